@@ -1,0 +1,148 @@
+"""Values, keys and watermarks as bytes: typed, lossless, versioned.
+
+JSON keeps integers, strings, booleans and null apart by itself; bytes and floats are wrapped, so that `1`, `1.0`, `"1"`
+and `b"1"` never meet, and no separator can stand inside a key. Timestamps are integers (microseconds) before they
+come here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar.model import Horizon, PassMark, Position, Progress, Scalar, Watermark
+
+FORMAT = 1
+
+
+def pack(values: Sequence[Scalar]) -> str:
+    """Return *values* as one line of JSON; `unpack` gives back equal values of equal types."""
+    return json.dumps([_wrap(v) for v in values], separators=(",", ":"), ensure_ascii=True)
+
+
+def unpack(text: str) -> Position:
+    """Return what `pack` was given."""
+    return tuple(_unwrap(v) for v in json.loads(text))
+
+
+def digest(values: Sequence[Scalar]) -> bytes:
+    """Return 16 bytes that stand for *values*: equal only where values and types are."""
+    return blake2b(pack(values).encode(), digest_size=16).digest()
+
+
+def plain(column: pa.ChunkedArray | pa.Array) -> list[Scalar]:
+    """Return a column's values as the codec takes them: temporal values as integers, decimals as strings."""
+    type_ = column.type
+    if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) or pa.types.is_duration(type_):
+        column = pc.cast(column, pa.int64())
+    elif pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        column = pc.cast(column, pa.int32())
+    elif pa.types.is_decimal(type_):
+        column = pc.cast(column, pa.string())
+    values: list[Scalar] = column.to_pylist()
+    return values
+
+
+def rows(table: pa.Table, names: Sequence[str]) -> Iterable[tuple[Scalar, ...]]:
+    """Return the named columns of *table*, row by row, as the codec takes them."""
+    return zip(*(plain(table.column(n)) for n in names), strict=True)
+
+
+def position(last: pa.Table, names: Sequence[str]) -> Position:
+    """Return the position after a page, from a table that holds its last row."""
+    return next(iter(rows(last, names)))
+
+
+def dump_watermark(mark: Watermark) -> str:
+    """Return *mark* as JSON, with the format's version in it."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "settings": mark.settings,
+            "offset": mark.offset,
+            "marks": {name: _dump_mark(m) for name, m in mark.marks.items()},
+            "since": mark.since,
+            "memory": mark.memory,
+            "polled": mark.polled,
+            "kept": mark.kept,
+            "added": mark.added,
+            "progress": mark.progress and _dump_progress(mark.progress),
+        },
+        separators=(",", ":"),
+    )
+
+
+def load_watermark(text: str | bytes) -> Watermark:
+    """Return the watermark that `dump_watermark` wrote; ValueError for a format this version does not know."""
+    raw = json.loads(text)
+    if raw.get("format") != FORMAT:
+        raise ValueError(f"watermark of format {raw.get('format')!r}; this version knows {FORMAT}")
+    return Watermark(
+        settings=raw["settings"],
+        offset=raw["offset"],
+        marks={name: _load_mark(m) for name, m in raw["marks"].items()},
+        since=raw["since"],
+        memory=raw["memory"],
+        polled=raw["polled"],
+        kept=raw["kept"],
+        added=raw["added"],
+        progress=raw["progress"] and _load_progress(raw["progress"]),
+    )
+
+
+def _dump_mark(mark: PassMark) -> list[object]:
+    return [mark.closed, mark.greatest, _dump_position(mark.last)]
+
+
+def _load_mark(raw: list[object]) -> PassMark:
+    closed, greatest, last = raw
+    assert closed is None or isinstance(closed, int)
+    assert isinstance(greatest, list)
+    return PassMark(closed, tuple((when, value) for when, value in greatest), _load_position(last))
+
+
+def _dump_progress(progress: Progress) -> dict[str, object]:
+    horizon = progress.horizon
+    return {
+        "horizon": [horizon.now, horizon.settled, horizon.floor, horizon.memory],
+        "closing": {name: _dump_mark(m) for name, m in progress.closing.items()},
+        "scan": progress.scan,
+        "after": _dump_position(progress.after),
+    }
+
+
+def _load_progress(raw: dict[str, object]) -> Progress:
+    closing, horizon, scan = raw["closing"], raw["horizon"], raw["scan"]
+    assert isinstance(closing, dict)
+    assert isinstance(horizon, list)
+    marks = {name: _load_mark(m) for name, m in closing.items()}
+    return Progress(Horizon(*horizon), marks, scan, _load_position(raw["after"]))  # type: ignore[arg-type]
+
+
+def _dump_position(position: Position | None) -> object:
+    return None if position is None else [_wrap(v) for v in position]
+
+
+def _load_position(raw: object) -> Position | None:
+    return None if raw is None else tuple(_unwrap(v) for v in raw)  # type: ignore[attr-defined]
+
+
+def _wrap(value: Scalar) -> object:
+    if isinstance(value, bytes):
+        return {"b": base64.b64encode(value).decode()}
+    if isinstance(value, float):
+        return {"f": value.hex()}
+    return value
+
+
+def _unwrap(value: object) -> Scalar:
+    if isinstance(value, dict):
+        if "b" in value:
+            return base64.b64decode(value["b"])
+        return float.fromhex(value["f"])
+    return value  # type: ignore[return-value]

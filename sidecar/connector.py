@@ -1,0 +1,145 @@
+"""What a source must be able to do: a handful of methods, no position inside.
+
+A connector is registered under the entry point group `sidecar.connectors`, by URL scheme. Everything it is asked is in
+the arguments, everything it knows is in the answer; Sidecar stores and echoes positions without looking into them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, ClassVar
+
+from sidecar import codec, cursor
+from sidecar.clock import Clock, SystemClock
+from sidecar.errors import SettingsError
+from sidecar.model import CURSOR, Horizon, Memory, Page, Pass, Table, Tracked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where to connect, and how long to wait. `user` and `password`, where given, win over the URL's. Seconds."""
+
+    url: str = field(repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    connect_timeout: float = 10.0
+    lock_timeout: float = 5.0
+    statement_timeout: float = 300.0
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def scheme(self) -> str:
+        return self.url.partition(":")[0].lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `sidecar check` has to say: where, what, and what to do about it."""
+
+    level: str  # "error" | "warning"
+    where: str
+    message: str
+    advice: str = ""
+
+
+class SourceConnector(ABC):
+    """A database that can be read. Subclass it, set `scheme`, and register the class as an entry point.
+
+    Errors: raise `SourceUnavailable` for what may pass by itself (refused, locked, cancelled), `SettingsError` for what
+    a person must mend; both name the table. Never write to the source.
+    """
+
+    scheme: ClassVar[str]
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @abstractmethod
+    def tables(self) -> Sequence[str]:
+        """Return the names of the tables that may be followed, system and shadow tables left out."""
+
+    @abstractmethod
+    def describe(self, table: str) -> Table:
+        """Return *table* as it is now; SettingsError, with the nearest names, if there is no such table."""
+
+    @abstractmethod
+    def read(self, page: Page) -> pa.Table:
+        """Return *page*'s rows in its order: `cursor > closed`, strictly after the position, at most `limit`.
+
+        Columns: those of `page.tracked.columns` in order, with their `arrow` types, then any other column needed (key,
+        `updated_at`, `created_at`, `deleted_at`), then optionally
+
+        sidecar:cursor   int64; the pass's cursor as a comparable integer, where the column itself cannot carry it
+                         (`infinity` is `INFINITY`). It then stands in positions in place of the column's value.
+        sidecar:version  int64; the row version's number in the source, at or above `Horizon.floor` if it is new.
+                         Without it, Sidecar tells what it has delivered by the row's content.
+        sidecar:deleted  bool; the row is soft-deleted. Without it: `deleted_at` is neither NULL nor in `not_deleted`.
+
+        A NULL key part or a duplicate key must not be hidden. Fewer rows than `limit` means: there are no more.
+        """
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold one view of the source for the reads inside, where the source can; else each read sees its own."""
+        yield
+
+    def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
+        """Return what is known of rows still to appear; the default is the clock, and no running transactions.
+
+        Asked once at the start of a poll, inside its snapshot. *memory* is what the previous horizon handed out.
+        """
+        del tracked, memory
+        now = self.source.clock.now()
+        return Horizon(now=now, settled=now)
+
+    def greatest(self, page: Page, at_most: int | None) -> int | None:
+        """Return the greatest cursor value among *page*'s rows that is not above *at_most*; None without rows.
+
+        The default reads all of them; a source that can answer by an index should.
+        """
+        found: int | None = None
+        name = page.scan.cursor
+        while name is not None:
+            rows = self.read(page)
+            column = CURSOR if CURSOR in rows.column_names else name
+            values = cursor.comparable(rows.column(column), page.tracked.timezone)
+            found = max((v for v in (found, cursor.greatest_within(values, at_most)) if v is not None), default=None)
+            if len(rows) < page.limit:
+                break
+            last = rows.slice(len(rows) - 1)
+            page = dataclasses.replace(page, after=codec.position(last, (column, *page.tracked.key)))
+        return found
+
+    def pulse(self) -> object | None:
+        """Return a value that is equal to an earlier one only if nothing at all has changed since; None: unknown."""
+        return None
+
+    def check(self, tracked: Tracked) -> Sequence[Finding]:
+        """Return what stands in the way of following this table well; costs may be a full scan."""
+        del tracked
+        return ()
+
+    def close(self) -> None:
+        """Let go of every connection."""
+
+
+def connect(source: Source) -> SourceConnector:
+    """Return the connector registered for *source*'s URL scheme; SettingsError names the known ones."""
+    found = entry_points(group="sidecar.connectors")
+    match = next((e for e in found if e.name == source.scheme), None)
+    if match is None:
+        known = ", ".join(sorted({e.name for e in found})) or "none (is the package installed?)"
+        raise SettingsError(f'source url: no connector for "{source.scheme}://"; known schemes: {known}')
+    connector: type[SourceConnector] = match.load()
+    return connector(source)
+
+
+__all__ = ["Finding", "Pass", "Source", "SourceConnector", "connect"]

@@ -1,0 +1,177 @@
+"""Cursor values as comparable integers, and the source's clock as a bound on them.
+
+A cursor column holds instants, zone-less readings of a wall clock, text that says either, or plain numbers. Horizons
+compare and subtract, so each value gets one integer: microseconds since the epoch (zone-less: of the reading itself),
+or the number as it is. Positions keep the column's own values; nothing here is written back to the source.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar.clock import SECOND, instant, micros
+from sidecar.errors import SettingsError
+from sidecar.model import INFINITY, CursorKind, Tracked
+
+type Integers = npt.NDArray[np.int64]
+type Flags = npt.NDArray[np.bool_]
+
+NONE = -(2**63)
+"""Stands for NULL in arrays of comparable integers; below every cursor value, `-infinity` included."""
+
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+DAY = 86_400 * SECOND
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  readings have no zone
+
+
+def kind(type_: pa.DataType, where: str) -> CursorKind:
+    """Return what a column of *type_* holds as a cursor; SettingsError if it can be none."""
+    if pa.types.is_timestamp(type_):
+        return "instant" if type_.tz else "reading"
+    if pa.types.is_date(type_):
+        return "reading"
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return "number"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return "text"
+    raise SettingsError(f"{where}: a column of type {type_} cannot be a cursor; choose a timestamp or an integer")
+
+
+def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) -> Integers:
+    """Return one integer a value, in the order in which the values stand in time; NULL is `NONE`.
+
+    A date counts as its last microsecond: the day is over only then. Text that is no time is `INFINITY`.
+    """
+    type_ = values.type
+    if pa.types.is_timestamp(type_):
+        ints = pc.cast(pc.cast(values, pa.timestamp("us", type_.tz), safe=False), pa.int64())
+    elif pa.types.is_date(type_):
+        days = pc.cast(pc.cast(values, pa.date32()), pa.int32())
+        ints = pc.add(pc.multiply(pc.cast(days, pa.int64()), DAY), DAY - 1)
+    elif pa.types.is_floating(type_):
+        ints = pc.cast(pc.round(pc.multiply(values, float(SECOND))), pa.int64(), safe=False)
+    elif pa.types.is_integer(type_):
+        ints = pc.cast(values, pa.int64())
+    else:
+        return _from_text(values, timezone)
+    return _filled(ints)
+
+
+def from_text(value: str, timezone: str | None = None) -> int | None:
+    """Return the instant that *value* names, or, without a zone in it, its reading; None if it is no time.
+
+    With *timezone*, values that carry an offset become readings of that zone, so that one column has one order.
+    """
+    text = value.strip()
+    if len(text) < 10 or text[4] != "-":
+        return None
+    if text.endswith(" UTC"):
+        text = text[:-4] + "Z"
+    elif len(text) > 20 and text[-6:-4] in (" +", " -"):
+        text = text[:-6] + text[-5:]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is not None:
+        if timezone is None:
+            return micros(moment)
+        moment = moment.astimezone(ZoneInfo(timezone)).replace(tzinfo=None)
+    found = (moment - _NAIVE_EPOCH) // timedelta(microseconds=1)
+    if len(text) == 10:
+        return found + DAY - 1
+    return found + 60 * SECOND - 1 if len(text) == 16 else found
+
+
+def bound(at: int, tracked: Tracked, kind_: CursorKind) -> int | None:
+    """Return the least cursor value that a writer may still take at or after the instant *at*.
+
+    None where the column has no relation to a clock. For zone-less readings under a `timezone`, an hour that the clocks
+    will run through again counts: the bound is the least local reading still to come.
+    """
+    if kind_ == "number":
+        return at * PER_SECOND[tracked.unit] // SECOND if tracked.unit else None
+    if kind_ == "instant" or tracked.timezone is None:
+        return at
+    return least_reading(at, ZoneInfo(tracked.timezone))
+
+
+def ceiling(at: int, tracked: Tracked, kind_: CursorKind) -> int | None:
+    """Return the greatest cursor value that a right clock may have written by the instant *at*; None: unknown."""
+    if kind_ in ("reading", "text") and tracked.timezone is not None:
+        return _reading(at, ZoneInfo(tracked.timezone))
+    return bound(at, tracked, kind_)
+
+
+def span(micros_: int, tracked: Tracked, kind_: CursorKind) -> int | None:
+    """Return a duration in the column's own units; None where the column has no relation to a clock."""
+    if kind_ == "number":
+        return micros_ * PER_SECOND[tracked.unit] // SECOND if tracked.unit else None
+    return micros_
+
+
+def least_reading(at: int, zone: ZoneInfo) -> int:
+    """Return the least wall-clock reading of *zone* at any instant from *at* on.
+
+    Readings fall only where clocks are set back, by at most a day; so only transitions within the next day matter.
+    """
+    least = _reading(at, zone)
+    if _offset(at, zone) == _offset(at + DAY, zone):
+        return least
+    low, high = at, at + DAY
+    while high - low > SECOND:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _offset(middle, zone) == _offset(low, zone) else (low, middle)
+    return min(least, _reading(high - high % SECOND, zone))
+
+
+def greatest_within(values: Integers, at_most: int | None) -> int | None:
+    """Return the greatest value that is neither NULL, nor INFINITY, nor above *at_most*."""
+    limit = INFINITY - 1 if at_most is None else at_most
+    inside = values[(values != NONE) & (values <= limit)]
+    return int(inside.max()) if len(inside) else None
+
+
+def _reading(at: int, zone: ZoneInfo) -> int:
+    return at + _offset(at, zone)
+
+
+def _offset(at: int, zone: ZoneInfo) -> int:
+    try:
+        shift = instant(at).astimezone(zone).utcoffset()
+    except OverflowError:
+        return 0
+    return (shift or timedelta()) // timedelta(microseconds=1)
+
+
+def _filled(ints: pa.ChunkedArray | pa.Array) -> Integers:
+    array: Integers = pc.fill_null(ints, NONE).to_numpy(zero_copy_only=False) if isinstance(
+        ints, pa.Array
+    ) else pc.fill_null(ints, NONE).to_numpy()
+    return array
+
+
+def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers:
+    found = [
+        NONE if v is None else INFINITY if (t := from_text(v, timezone)) is None else t for v in values.to_pylist()
+    ]
+    return np.array(found, dtype=np.int64)
+
+
+def show(value: int | None, kind_: CursorKind, unit: str | None = None) -> str:
+    """Return a comparable integer as a person reads it: ISO 8601, `Z` where it is an instant, or the number."""
+    if value is None or kind_ == "number" and unit is None:
+        return "-" if value is None else str(value)
+    at = value * SECOND // PER_SECOND[unit] if kind_ == "number" and unit else value
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    except OverflowError:
+        return "infinity" if value == INFINITY else str(value)
+    text = moment.replace(tzinfo=None).isoformat()
+    return text if kind_ in ("reading", "text") else text + "Z"

@@ -1,0 +1,194 @@
+"""The values that flow through Sidecar: tables, passes, pages, horizons and watermarks. All are frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+type Scalar = None | bool | int | float | str | bytes
+type Position = tuple[Scalar, ...]
+"""Where a read ended: `(cursor, *primary key)`, as the connector's own rows gave it (timestamps as microseconds, dates as
+days, decimals as strings), or only the key in a pass without cursor. Only the source orders positions."""
+
+type Memory = Mapping[str, object] | None
+"""What a connector wants to be handed back at the next poll; JSON values only."""
+
+type PassName = Literal["updated", "deleted", "created", "unstamped"]
+type CursorKind = Literal["instant", "reading", "number", "text"]
+
+INFINITY = 2**63 - 1
+"""The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
+
+CURSOR, VERSION, DELETED = "sidecar:cursor", "sidecar:version", "sidecar:deleted"
+"""Columns that a connector may add to a page; see `SourceConnector.read`."""
+
+INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a source table: its exact name, the source's word for its type, and the type it arrives in."""
+
+    name: str
+    type: str
+    arrow: pa.DataType
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A source table as the source describes it.
+
+    `name` is its identity everywhere (state, log, sinks): unique in the source, never ambiguous through separators.
+    `path` are the identifier's parts, unquoted. `primary_key` is empty where the source declares none.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    kind: Literal["table", "view"] = "table"
+
+    def column(self, name: str) -> Column | None:
+        """Return the column called *name*, exactly."""
+        return next((c for c in self.columns if c.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One ordered read over a part of a table's rows. The passes of a poll never share a row.
+
+    `cursor` is None where rows carry no stamp at all: such a pass reads all of its rows, by key, at each poll.
+    """
+
+    name: PassName
+    cursor: str | None
+    nulls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A table and how it is followed: the settings with every default resolved against the source.
+
+    Durations are microseconds. `columns` are the ones delivered, in the source's order; the key and the cursor columns
+    are always among those *read*.
+    """
+
+    table: Table
+    key: tuple[str, ...]
+    updated_at: str
+    created_at: str | None = None
+    deleted_at: str | None = None
+    deleted_when: str | None = None
+    not_deleted: tuple[Scalar, ...] = ()
+    columns: tuple[Column, ...] = ()
+    timezone: str | None = None
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    lookback: int = 60_000_000
+    tolerance: int = 0
+    page_size: int = 10_000
+    key_is_unique: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes of a poll, in order; what an earlier one reads is dropped from a later one."""
+        found = [Pass("updated", self.updated_at)]
+        if self.deleted_at:
+            found.append(Pass("deleted", self.deleted_at))
+        if self._nullable(self.updated_at):
+            if self.created_at:
+                found.append(Pass("created", self.created_at, (self.updated_at,)))
+            if self.created_at is None or self._nullable(self.created_at):
+                found.append(Pass("unstamped", None, tuple(c for c in (self.updated_at, self.created_at) if c)))
+        return tuple(found)
+
+    def _nullable(self, name: str) -> bool:
+        column = self.table.column(name)
+        return column is None or column.nullable
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A request for rows: at most `limit` of one pass, strictly after a position, in `(cursor, *key)` order.
+
+    `closed` holds, by pass, the cursor value up to which rows are never read again (None: read from the start). The
+    connector selects the pass's rows with `cursor > closed[pass]`; it may send a few at or below it, and rows that an
+    earlier pass of the same poll reads: both are dropped by exact comparison when they arrive.
+    `since` is the connector's own version floor of the previous poll; rows with an older version need not be sent.
+    """
+
+    tracked: Tracked
+    scan: Pass
+    closed: Mapping[PassName, int | None]
+    after: Position | None
+    limit: int
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What a source knows, at one instant, of rows that are still to appear.
+
+    now      the source's clock, microseconds UTC
+    settled  start of the oldest transaction that may still commit; `now` where none runs; None where unknown
+    floor    versions at or above it may be met again by a later poll; None where the source has no versions
+    memory   handed back by the next poll
+    """
+
+    now: int
+    settled: int | None
+    floor: int | None = None
+    memory: Memory = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassMark:
+    """How far one pass has come. Cursor values are comparable integers (see `cursor.py`).
+
+    `greatest` is the history `((when, greatest value seen), …)`, oldest first, of what is needed of it.
+    """
+
+    closed: int | None = None
+    greatest: tuple[tuple[int, int], ...] = ()
+    last: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A poll under way, or interrupted. It ends as if all of it had been seen when it began."""
+
+    horizon: Horizon
+    closing: Mapping[PassName, PassMark]
+    scan: PassName
+    after: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The position in a table: per pass, what the source must remember, and the poll under way, if any.
+
+    `settings` names the key and cursor columns under which it was made; `offset` is the last segment written. `kept`
+    and `added` count the remembered deliveries after the last clean-up, and since.
+    """
+
+    settings: str
+    offset: int = 0
+    marks: Mapping[PassName, PassMark] = field(default_factory=dict)
+    since: int | None = None
+    memory: Memory = None
+    progress: Progress | None = None
+    polled: int | None = None
+    kept: int = 0
+    added: int = 0
+
+    def closed(self) -> dict[PassName, int | None]:
+        """Return, by pass, the value up to which rows are never read again."""
+        return {name: mark.closed for name, mark in self.marks.items()}

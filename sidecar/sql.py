@@ -1,0 +1,90 @@
+"""The one SELECT: which rows a page asks for, as text and parameters. Each dialect says how it quotes and binds.
+
+The predicate is a row value, `(cursor, key…) > (?, ?…)`, preceded by `cursor >= ?`: an index on `(cursor, key…)` then
+answers any page in constant time, where a chain of ORs reads everything before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sidecar.model import Page, Scalar
+
+
+@dataclass
+class Dialect:
+    """How a database writes identifiers and takes values.
+
+    bind(column, value, parameters) returns the SQL text for a position's *value* compared with *column*, and may append
+    to *parameters*; bound(column, value) is the same for a comparable integer (a closed value).
+    """
+
+    quote: Callable[[str], str]
+    bind: Callable[[str, Scalar, list[Scalar]], str]
+    bound: Callable[[str, int, list[Scalar]], str]
+    gone: Callable[[list[Scalar]], str]
+
+
+@dataclass
+class Where:
+    """A conjunction under construction, with its parameters in order of appearance."""
+
+    terms: list[str] = field(default_factory=list)
+    parameters: list[Scalar] = field(default_factory=list)
+
+    def text(self) -> str:
+        return " AND ".join(f"({t})" for t in self.terms) or "1 = 1"
+
+
+def quoted(name: str) -> str:
+    """Return *name* as a standard SQL identifier, whatever stands in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def where(page: Page, dialect: Dialect, *, after: bool = True) -> Where:
+    """Return *page*'s condition: its pass, above closed, not read by an earlier pass, after the position."""
+    found = Where()
+    _membership(page, dialect, found)
+    if after and page.after is not None:
+        _after(page, dialect, found)
+    return found
+
+
+def order(page: Page, dialect: Dialect) -> str:
+    """Return the ORDER BY list of *page*: cursor, then the key in its declared order."""
+    return ", ".join(dialect.quote(c) for c in order_columns(page))
+
+
+def order_columns(page: Page) -> tuple[str, ...]:
+    return ((page.scan.cursor,) if page.scan.cursor else ()) + page.tracked.key
+
+
+def _membership(page: Page, dialect: Dialect, found: Where) -> None:
+    scan, closed = page.scan, page.closed
+    for name in scan.nulls:
+        found.terms.append(f"{dialect.quote(name)} IS NULL")
+    if scan.cursor is not None:
+        value = closed.get(scan.name)
+        quoted_ = dialect.quote(scan.cursor)
+        found.terms.append(
+            f"{quoted_} IS NOT NULL"
+            if value is None
+            else f"{quoted_} > {dialect.bound(scan.cursor, value, found.parameters)}"
+        )
+    if scan.name == "deleted":
+        found.terms.append(dialect.gone(found.parameters))
+        if closed.get("updated") is None:
+            # The first poll's updated pass reads every stamped row, the deleted ones among them.
+            found.terms.append(f"{dialect.quote(page.tracked.updated_at)} IS NULL")
+
+
+def _after(page: Page, dialect: Dialect, found: Where) -> None:
+    assert page.after is not None
+    columns: Sequence[str] = order_columns(page)
+    if page.scan.cursor is not None:
+        first = dialect.bind(columns[0], page.after[0], found.parameters)
+        found.terms.append(f"{dialect.quote(columns[0])} >= {first}")
+    values = ", ".join(dialect.bind(c, v, found.parameters) for c, v in zip(columns, page.after, strict=True))
+    names = ", ".join(dialect.quote(c) for c in columns)
+    found.terms.append(f"({names}) > ({values})")
