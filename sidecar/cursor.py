@@ -8,6 +8,7 @@ or the number as it is. Positions keep the column's own values; nothing here is 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -19,8 +20,8 @@ from sidecar.clock import SECOND, instant, micros
 from sidecar.errors import SettingsError
 from sidecar.model import INFINITY, CursorKind, Tracked
 
-type Integers = npt.NDArray[np.int64]
-type Flags = npt.NDArray[np.bool_]
+Integers: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 NONE = -(2**63)
 """Stands for NULL in arrays of comparable integers; below every cursor value, `-infinity` included."""

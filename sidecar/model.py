@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-type Scalar = None | bool | int | float | str | bytes
-type Position = tuple[Scalar, ...]
+Scalar: TypeAlias = None | bool | int | float | str | bytes
+Position: TypeAlias = tuple[Scalar, ...]
 """Where a read ended: `(cursor, *primary key)`, as the connector's own rows gave it (timestamps as microseconds, dates as
 days, decimals as strings), or only the key in a pass without cursor. Only the source orders positions."""
 
-type Memory = Mapping[str, object] | None
+Memory: TypeAlias = Mapping[str, object] | None
 """What a connector wants to be handed back at the next poll; JSON values only."""
 
-type PassName = Literal["updated", "deleted", "created", "unstamped"]
-type CursorKind = Literal["instant", "reading", "number", "text"]
+PassName: TypeAlias = Literal["updated", "deleted", "created", "unstamped"]
+CursorKind: TypeAlias = Literal["instant", "reading", "number", "text"]
 
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
