@@ -127,7 +127,7 @@ class SourceConnector(ABC):
         del tracked
         return ()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  a source without connections has nothing to let go of
         """Let go of every connection."""
 
 

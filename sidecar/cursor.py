@@ -152,9 +152,11 @@ def _offset(at: int, zone: ZoneInfo) -> int:
 
 
 def _filled(ints: pa.ChunkedArray | pa.Array) -> Integers:
-    array: Integers = pc.fill_null(ints, NONE).to_numpy(zero_copy_only=False) if isinstance(
-        ints, pa.Array
-    ) else pc.fill_null(ints, NONE).to_numpy()
+    array: Integers = (
+        pc.fill_null(ints, NONE).to_numpy(zero_copy_only=False)
+        if isinstance(ints, pa.Array)
+        else pc.fill_null(ints, NONE).to_numpy()
+    )
     return array
 
 
@@ -167,7 +169,7 @@ def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Inte
 
 def show(value: int | None, kind_: CursorKind, unit: str | None = None) -> str:
     """Return a comparable integer as a person reads it: ISO 8601, `Z` where it is an instant, or the number."""
-    if value is None or kind_ == "number" and unit is None:
+    if value is None or (kind_ == "number" and unit is None):
         return "-" if value is None else str(value)
     at = value * SECOND // PER_SECOND[unit] if kind_ == "number" and unit else value
     try:

@@ -19,6 +19,7 @@ Memory: TypeAlias = Mapping[str, object] | None
 
 PassName: TypeAlias = Literal["updated", "deleted", "created", "unstamped"]
 CursorKind: TypeAlias = Literal["instant", "reading", "number", "text"]
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
@@ -75,7 +76,7 @@ class Tracked:
     """A table and how it is followed: the settings with every default resolved against the source.
 
     Durations are microseconds. `columns` are the ones delivered, in the source's order; the key and the cursor columns
-    are always among those *read*.
+    are always among those *read*. `sinks` are the names of the sinks that the table goes to.
     """
 
     table: Table
@@ -87,11 +88,13 @@ class Tracked:
     not_deleted: tuple[Scalar, ...] = ()
     columns: tuple[Column, ...] = ()
     timezone: str | None = None
-    unit: Literal["s", "ms", "us", "ns"] | None = None
+    unit: Unit | None = None
     lookback: int = 60_000_000
     tolerance: int = 0
     page_size: int = 10_000
     key_is_unique: bool = True
+    metadata_prefix: str = "_"
+    sinks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -175,7 +178,7 @@ class Progress:
 class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
-    `settings` names the key and cursor columns under which it was made; `offset` is the last segment written. `kept`
+    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor holds; `offset` is the last segment written. `kept`
     and `added` count the remembered deliveries after the last clean-up, and since.
     """
 
@@ -186,6 +189,8 @@ class Watermark:
     memory: Memory = None
     progress: Progress | None = None
     polled: int | None = None
+    kind: CursorKind = "instant"
+    unit: Unit | None = None
     kept: int = 0
     added: int = 0
 

@@ -1,0 +1,234 @@
+"""The change log: a table's segments, in order, as plain Parquet. The truth that everything else can be rebuilt from.
+
+`<root>/<table>/<offset, 20 digits>.parquet`. A segment is immutable; its footer carries, under `sidecar`, a JSON of
+offset, times, counts and the watermark after it, and under `sidecar.recent` what must be remembered of its rows so that
+none is delivered again. Readers in other processes ask for the next offset; a missing one means "not yet".
+
+Retention drops the oldest segments only, after `_floor.json` has taken over what a rebuild would have needed of them.
+Names that begin with `_` or `.` are hidden from Spark, and so from `spark.read.parquet(<root>/<table>)`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sidecar import faults
+from sidecar.codec import dump_watermark, load_watermark
+from sidecar.errors import LogTruncated, StateDamaged
+from sidecar.files import filename, make_folder, write_durably
+from sidecar.model import Watermark
+
+Remembered: TypeAlias = Mapping[bytes, bytes]
+"""Key digest → what was delivered of it. An empty value says that nothing need be remembered any more."""
+
+_KEY, _RECENT = b"sidecar", b"sidecar.recent"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One immutable file of changes, and its number in the table's log."""
+
+    offset: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a segment's footer says: offset, rows, when the poll's snapshot was taken (microseconds UTC), origin."""
+
+    offset: int
+    rows: int
+    committed: int
+    origin: str
+    schema_version: int
+    watermark: Watermark
+
+
+Segments: TypeAlias = list[Segment]
+
+
+class ChangeLog:
+    """The log of one table. Any number of readers, in any process; one writer."""
+
+    def __init__(self, root: Path, table: str) -> None:
+        self.table = table
+        self.folder = root / filename(table)
+
+    def list(self, since: int = 0, until: int | None = None) -> Segments:
+        """Return the segments with `since < offset <= until`, in order; LogTruncated if the first are gone."""
+        found = self._segments()
+        first = found[0].offset if found else self.floor() + 1
+        if since + 1 < first and (until is None or since < until):
+            raise LogTruncated(
+                f'table "{self.table}": changes after offset {since} are gone by retention; the log begins at {first}. '
+                f"Start from since={first - 1}, and take the state before it from a sink or a new backfill."
+            )
+        return [s for s in found if s.offset > since and (until is None or s.offset <= until)]
+
+    def get(self, offset: int) -> pa.Table | None:
+        """Return the changes of segment *offset*, or None while it does not exist yet."""
+        path = self._existing(offset)
+        return None if path is None else pq.ParquetFile(path).read().replace_schema_metadata(None)
+
+    def metadata(self, offset: int) -> Metadata | None:
+        """Return what segment *offset* says of itself, or None while it does not exist yet."""
+        path = self._existing(offset)
+        return None if path is None else self._metadata(path)
+
+    def rows(self, since: int = 0, until: int | None = None) -> Iterator[dict[str, object]]:
+        """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
+        for segment in self.list(since, until):
+            for batch in pq.ParquetFile(segment.path).iter_batches():
+                yield from batch.to_pylist()
+
+    def last(self) -> int:
+        """Return the offset of the last segment ever written; 0 for a log without any."""
+        found = self._segments()
+        return found[-1].offset if found else self.floor()
+
+    def schema(self) -> pa.Schema | None:
+        """Return the columns of the newest segment, metadata columns first; None while there is none."""
+        found = self._segments()
+        return pq.read_schema(found[-1].path).remove_metadata() if found else None
+
+    # -- the writer's side ---------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        offset: int,
+        changes: pa.Table,
+        watermark: Watermark,
+        remembered: Remembered,
+        *,
+        committed: int,
+        origin: str,
+    ) -> Segment:
+        """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
+        make_folder(self.folder)
+        path = self._path(offset)
+        footer = {
+            "offset": offset,
+            "rows": changes.num_rows,
+            "committed": committed,
+            "origin": origin,
+            "schema_version": 1,
+            "watermark": json.loads(dump_watermark(watermark)),
+        }
+        stamped = changes.replace_schema_metadata(
+            {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
+        )
+
+        def write(aside: Path) -> None:
+            # lz4: read and written faster than Spark can use it; Zstandard saves a third of the size and costs a half
+            # of the speed.
+            pq.write_table(stamped, aside, compression="lz4", coerce_timestamps="us", write_page_checksum=True)
+            faults.point("segment-written")
+
+        write_durably(path, write)
+        faults.point("segment-renamed")
+        return Segment(offset, path)
+
+    def sweep_up(self) -> None:
+        """Remove what a killed writer left half-written."""
+        for aside in self.folder.glob(".*.tmp"):
+            aside.unlink(missing_ok=True)
+
+    def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered]]:
+        """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
+
+        Begins with the floor's where retention has dropped segments after *after*.
+        """
+        if after < self.floor():
+            floor = self._read_floor()
+            after = floor[0].offset
+            yield floor
+        for segment in self._segments():
+            if segment.offset > after:
+                yield self._metadata(segment.path).watermark, _unpack(self._footer(segment.path).get(_RECENT, b""))
+
+    def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
+        """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
+        doomed = [s for s in self._segments() if s.offset <= through]
+        if not doomed:
+            return 0
+        position = json.loads(dump_watermark(watermark))
+        floor = {"offset": through, "watermark": position, "recent": _pack(remembered).decode()}
+        write_durably(self.folder / "_floor.json", lambda aside: _write_text(aside, json.dumps(floor)))
+        faults.point("floor-written")
+        for segment in doomed:
+            segment.path.unlink(missing_ok=True)
+            faults.point("segment-dropped")
+        return len(doomed)
+
+    def floor(self) -> int:
+        """Return the last offset dropped by retention; 0 if none."""
+        path = self.folder / "_floor.json"
+        return int(json.loads(path.read_text())["offset"]) if path.exists() else 0
+
+    def _read_floor(self) -> tuple[Watermark, Remembered]:
+        raw = json.loads((self.folder / "_floor.json").read_text())
+        return load_watermark(json.dumps(raw["watermark"])), _unpack(raw["recent"].encode())
+
+    def _segments(self) -> Segments:
+        if not self.folder.is_dir():
+            return []
+        floor = self.floor()
+        found = [Segment(int(p.stem), p) for p in self.folder.iterdir() if p.suffix == ".parquet" and p.stem.isdigit()]
+        # At or below the floor: a drop that was cut short. They are gone already, as far as anyone may see.
+        return sorted((s for s in found if s.offset > floor), key=lambda s: s.offset)
+
+    def _path(self, offset: int) -> Path:
+        return self.folder / f"{offset:020d}.parquet"
+
+    def _existing(self, offset: int) -> Path | None:
+        path = self._path(offset)
+        if path.exists():
+            return path
+        if offset <= self.floor():
+            self.list(offset - 1, offset)
+        return None
+
+    def _footer(self, path: Path) -> dict[bytes, bytes]:
+        try:
+            metadata: dict[bytes, bytes] | None = pq.read_metadata(path).metadata
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StateDamaged(f"{path}: not a readable segment: {error}. Restore it from a copy.") from error
+        if not metadata or _KEY not in metadata:
+            raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
+        return metadata
+
+    def _metadata(self, path: Path) -> Metadata:
+        raw = json.loads(self._footer(path)[_KEY])
+        watermark = load_watermark(json.dumps(raw.pop("watermark")))
+        return Metadata(watermark=watermark, **raw)
+
+
+def tables(root: Path) -> list[str]:
+    """Return the folder names of the logs under *root*."""
+    return sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+
+
+def _pack(remembered: Remembered) -> bytes:
+    joined = b"".join(key + bytes([len(value)]) + value for key, value in remembered.items())
+    return base64.b64encode(joined)
+
+
+def _unpack(text: bytes) -> Remembered:
+    raw, found, at = base64.b64decode(text), {}, 0
+    while at < len(raw):
+        size = raw[at + 16]
+        found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]
+        at += 17 + size
+    return found
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -1,0 +1,45 @@
+"""Row to change type: pure, whole columns at a time.
+
+`deleted_at` set, or `deleted_when` true, is a `delete`; `created_at == updated_at`, within the tolerance, an `insert`;
+so is a row that was never stamped by an update; anything else an `update_postimage`. The words are those of Spark's
+and Delta's change feeds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from sidecar.cursor import NONE, PER_SECOND, Flags, Integers
+from sidecar.model import DELETE, INFINITY, INSERT, UPDATE, Tracked
+
+_TYPES = pa.array([INSERT, UPDATE, DELETE])
+
+
+def change_types(updated: Integers, created: Integers | None, gone: Flags, tolerance: int) -> pa.Array:
+    """Return a change type a row; *tolerance* is in the columns' own units."""
+    codes = np.full(len(updated), 1, dtype=np.int8)
+    codes[inserts(updated, created, tolerance)] = 0
+    codes[gone] = 2
+    return pa.DictionaryArray.from_arrays(pa.array(codes), _TYPES).cast(pa.string())
+
+
+def inserts(updated: Integers, created: Integers | None, tolerance: int) -> Flags:
+    """Return which rows still stand as they were created."""
+    if created is None:
+        return np.zeros(len(updated), dtype=bool)
+    known = (created != NONE) & (np.abs(created) != INFINITY)
+    stamped = (updated != NONE) & (updated != INFINITY)
+    # Compared by order first: the difference of two far values must not wrap around.
+    near = np.zeros(len(updated), dtype=bool)
+    both = known & stamped
+    near[both] = (updated[both] <= created[both] + tolerance) & (created[both] <= updated[both] + tolerance)
+    result: Flags = near | (known & (updated == NONE))
+    return result
+
+
+def tolerance(tracked: Tracked) -> int:
+    """Return `created_at_tolerance` in the units of *tracked*'s cursor column."""
+    if tracked.unit is None:
+        return tracked.tolerance
+    return tracked.tolerance * PER_SECOND[tracked.unit] // 1_000_000

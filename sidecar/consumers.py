@@ -1,0 +1,60 @@
+"""Where each consumer stands in each log: filed beside the log, indexed in RocksDB.
+
+The file comes first, as the segment does: a lost RocksDB costs no sink its place. A batch's end is recorded before its
+first byte is written, so that a batch cut short is written again over exactly the same offsets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from sidecar import faults
+from sidecar.changelog import ChangeLog
+from sidecar.errors import StateDamaged
+from sidecar.files import filename, make_folder, write_durably
+from sidecar.state import ConsumerPosition, WatermarkStore
+
+
+def recover(log: ChangeLog, store: WatermarkStore) -> None:
+    """Bring *store*'s positions in *log* up to the files."""
+    for path in sorted(_folder(log).glob("*.json")) if _folder(log).is_dir() else []:
+        try:
+            raw = json.loads(path.read_text())
+            position = ConsumerPosition(raw["acknowledged"], raw["intended"])
+            consumer = str(raw["consumer"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateDamaged(f"{path}: not a readable position: {error}. Restore it from a copy.") from error
+        if store.position(log.table, consumer) != position:
+            store.save_position(log.table, consumer, position)
+
+
+def intend(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> ConsumerPosition:
+    """Record that *consumer* is about to take the offsets up to *until*."""
+    position = dataclasses.replace(store.position(log.table, consumer), intended=until)
+    _save(log, store, consumer, position)
+    faults.point("batch-intended")
+    return position
+
+
+def acknowledge(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> None:
+    """Record that *consumer* has made everything up to *until* durable."""
+    _save(log, store, consumer, ConsumerPosition(until))
+    faults.point("position-saved")
+
+
+def _save(log: ChangeLog, store: WatermarkStore, consumer: str, position: ConsumerPosition) -> None:
+    make_folder(_folder(log))
+    text = json.dumps({"consumer": consumer, **dataclasses.asdict(position)})
+    write_durably(_folder(log) / f"{filename(consumer)}.json", lambda aside: _write(aside, text))
+    faults.point("position-filed")
+    store.save_position(log.table, consumer, position)
+
+
+def _folder(log: ChangeLog) -> Path:
+    return log.folder / "_positions"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -1,0 +1,57 @@
+"""Files that survive a power cut: written aside, synced, renamed. The rename is the commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sidecar.errors import StateDamaged
+
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.")
+
+
+def filename(name: str) -> str:
+    """Return *name* as one path component: reversible, and plain for plain names.
+
+    Anything that Spark, Hadoop or a shell reads as more than a letter (`=`, `*`, `{`, `/`, a leading `_` or `.`, which
+    hide a folder from Spark) stands as `%XX` of its UTF-8.
+    """
+    head = "".join(c if c in _SAFE and c != "." else _escape(c) for c in name[:1])
+    return head + "".join(c if c in _SAFE or c == "_" else _escape(c) for c in name[1:])
+
+
+def _escape(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode())
+
+
+def write_durably(path: Path, write: Callable[[Path], None], *, between: Callable[[], None] = lambda: None) -> None:
+    """Make *path* hold what *write* writes, or leave it untouched; StateDamaged where the disk refuses."""
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        write(aside)
+        sync(aside)
+        between()
+        aside.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        reason = error.strerror or error
+        raise StateDamaged(f"{path}: cannot be written: {reason}. Is the disk full, or read-only?") from error
+
+
+def sync(path: Path) -> None:
+    """Force *path*, a file or a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Create *path* and its parents; StateDamaged where that is refused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateDamaged(f"{path}: cannot be created: {error.strerror or error}") from error

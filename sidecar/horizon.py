@@ -1,0 +1,86 @@
+"""How far a pass may be closed: the arithmetic of the promise. Pure functions of what the source said.
+
+A cursor value is *closed* when no row that becomes visible later can carry it, or less. It is the least of
+
+  the clock         a writer may stamp up to `lookback` behind the source's clock;
+  what runs         a transaction that began at T may still commit rows stamped from T - lookback on;
+  what was seen     the greatest value M seen: less lookback, or M itself once it has stood for lookback of real time.
+
+The last keeps a source whose clock or data lie far behind ours from being closed over its head, and lets an idle table
+come to rest at M. A row stamped in the future takes no part in M, so it moves nothing.
+"""
+
+from __future__ import annotations
+
+from sidecar import cursor
+from sidecar.clock import SECOND
+from sidecar.model import CursorKind, Horizon, Pass, PassMark, Position, Tracked
+
+TICK = 2 * SECOND
+"""Text and whole-second numbers stand still for a second; no lookback may be shorter than that, with a margin."""
+
+_KEPT = 32
+
+
+def kind_of(tracked: Tracked, scan: Pass) -> CursorKind:
+    """Return what *scan*'s cursor holds; a pass without one counts as numbers without a clock."""
+    if scan.cursor is None:
+        return "number"
+    column = tracked.table.column(scan.cursor)
+    assert column is not None, f"{tracked.name}: {scan.cursor} was resolved against the table"
+    return cursor.kind(column.arrow, f'table "{tracked.name}", column "{scan.cursor}"')
+
+
+def lookback(tracked: Tracked, kind: CursorKind) -> int:
+    """Return the effective lookback in microseconds."""
+    coarse = kind == "text" or tracked.unit == "s" or (kind == "number" and tracked.unit is None)
+    return max(tracked.lookback, TICK) if coarse else tracked.lookback
+
+
+def close(mark: PassMark, greatest: int | None, horizon: Horizon, tracked: Tracked, scan: Pass) -> PassMark:
+    """Return *mark* as it will stand once the poll that begins with *horizon* is complete.
+
+    *greatest* is the greatest value, not in the future, that the poll's first view holds above `mark.closed`.
+    """
+    kind = kind_of(tracked, scan)
+    seen = _remember(mark.greatest, greatest, horizon.now, lookback(tracked, kind))
+    closed = _closed(seen, horizon, tracked, kind) if scan.cursor is not None else None
+    if mark.closed is not None and (closed is None or closed < mark.closed):
+        closed = mark.closed
+    return PassMark(closed, seen, mark.last)
+
+
+def ended(mark: PassMark, last: Position | None) -> PassMark:
+    """Return *mark* with the place where the pass's last page ended."""
+    return mark if last is None else PassMark(mark.closed, mark.greatest, last)
+
+
+def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracked, kind: CursorKind) -> int | None:
+    if horizon.settled is None or not seen:
+        return None
+    back = lookback(tracked, kind)
+    at = min(horizon.now, horizon.settled) - back
+    standing = max((value for when, value in seen if when <= at), default=None)
+    behind = cursor.span(back, tracked, kind)
+    bounds = [v for v in (standing, None if behind is None else seen[-1][1] - behind) if v is not None]
+    if not bounds:
+        return None
+    by_clock = cursor.bound(at, tracked, kind)
+    return max(bounds) if by_clock is None else min(by_clock, max(bounds))
+
+
+def _remember(
+    seen: tuple[tuple[int, int], ...], greatest: int | None, now: int, back: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the history with *greatest* added; entries are thinned, which can only close less.
+
+    An entry says "this value had been seen by then": a later time or a lower value is always true as well.
+    """
+    if greatest is None or (seen and greatest <= seen[-1][1]):
+        return seen
+    old = [entry for entry in seen if entry[0] <= now - back]
+    recent = [entry for entry in seen if entry[0] > now - back]
+    kept = [*old[-1:], *recent]
+    if len(kept) >= _KEPT:
+        kept = [*kept[:1], *kept[2::2]] if len(kept) > 2 else kept
+    return (*kept, (now, greatest))

@@ -1,0 +1,217 @@
+"""The poll: watermark → pages → segments → watermark. One page is read, written and made durable at a time.
+
+A poll ends as if all of it had been seen when it began: the values it closes and the versions it may forget are those
+of its first view, however long it runs, whatever views its later pages see, and whether or not it was killed and
+resumed in between. So an interrupted poll needs no undo, only its last position.
+
+Order of commits: the segment's rename, then the watermark. A crash between them is rolled forward from the segment's
+footer (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from sidecar import faults, horizon, rows
+from sidecar.changelog import ChangeLog
+from sidecar.connector import SourceConnector
+from sidecar.cursor import ceiling
+from sidecar.errors import SchemaChanged, SettingsError
+from sidecar.model import Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
+from sidecar.rows import Rows
+from sidecar.state import WatermarkStore
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One page done: rows read and rows new, the segment that holds them (None: nothing new), and whether all is read."""
+
+    table: str
+    rows_read: int
+    rows_written: int
+    offset: int | None
+    done: bool
+    origin: str
+
+
+def poll(connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore) -> Iterator[Step]:
+    """Bring *tracked*'s log up to the source, page by page; each step yielded is durable.
+
+    Closing the iterator between two steps interrupts the poll; the next one goes on from there.
+    """
+    mark = store.watermark(tracked.name) or fresh_watermark(tracked)
+    check_settings(tracked, mark)
+    with connector.snapshot():
+        view = connector.horizon(tracked, mark.memory)
+        if mark.progress is None:
+            mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
+        while mark.progress is not None:
+            step, mark = _page(connector, tracked, log, store, mark)
+            yield step
+
+
+def settings(tracked: Tracked) -> str:
+    """Return what a watermark depends on: under other keys or cursors it would mean something else."""
+    return f"{','.join(tracked.key)} by {tracked.updated_at}, {tracked.created_at}, {tracked.deleted_at}"
+
+
+def fresh_watermark(tracked: Tracked) -> Watermark:
+    """Return the watermark of a table that has never been polled."""
+    return Watermark(settings(tracked), kind=horizon.kind_of(tracked, tracked.passes[0]), unit=tracked.unit)
+
+
+def check_settings(tracked: Tracked, mark: Watermark) -> None:
+    """Raise SettingsError if *mark* was made under another key or other cursor columns."""
+    if mark.settings != settings(tracked):
+        raise SettingsError(
+            f'table "{tracked.name}": its position was made under the key and cursors ({mark.settings}), the settings now '
+            f"say ({settings(tracked)}). Put them back, or begin again: sidecar watermark reset {tracked.name}"
+        )
+
+
+def check_schema(tracked: Tracked, log: ChangeLog) -> None:
+    """Raise SchemaChanged if a column is no longer of the type in which the log holds it."""
+    held = log.schema()
+    if held is None:
+        return
+    for field in change_schema(tracked):
+        index = held.get_field_index(field.name)
+        if index >= 0 and held.field(index).type != field.type:
+            raise SchemaChanged(
+                f'table "{tracked.name}": column "{field.name}" is {field.type} now, the log holds {held.field(index).type}. '
+                f"Leave the column out (columns = …), or begin the log again under another [state] path."
+            )
+
+
+def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: Horizon) -> Progress:
+    """Return the poll that starts at *view*: what it will close is settled before its first row is read."""
+    closing: dict[PassName, PassMark] = {}
+    for scan in tracked.passes:
+        before = mark.marks.get(scan.name, PassMark())
+        page = Page(tracked, scan, mark.closed(), None, tracked.page_size)
+        limit = ceiling(view.now, tracked, horizon.kind_of(tracked, scan))
+        greatest = None if scan.cursor is None else connector.greatest(page, limit)
+        closing[scan.name] = horizon.close(before, greatest, view, tracked, scan)
+    return Progress(view, closing, tracked.passes[0].name)
+
+
+def _page(
+    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
+) -> tuple[Step, Watermark]:
+    progress = mark.progress
+    assert progress is not None
+    scan = next(p for p in tracked.passes if p.name == progress.scan)
+    page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+    data = connector.read(page)
+    faults.point("page-read")
+    found, last = rows.from_page(page, data)
+    fresh, remembered = _fresh(rows.above(found, page), store, progress, any_remembered=mark.kept + mark.added > 0)
+    after = advance(tracked, mark, last, full=len(data) >= page.limit, added=len(remembered))
+    offset = None
+    if len(fresh):
+        offset = after.offset + 1
+        after = dataclasses.replace(after, offset=offset)
+        origin = "soft_delete" if scan.name == "deleted" else "poll"
+        changes = to_changes(fresh, offset, progress.horizon.now, origin)
+        log.append(offset, changes, after, remembered, committed=progress.horizon.now, origin=origin)
+    if after != mark or remembered:
+        store.save(tracked.name, after, remembered)
+        faults.point("watermark-saved")
+    if after.progress is None:
+        after = _clean_up(tracked, store, after)
+        faults.point("poll-completed")
+    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, "poll")
+    return step, after
+
+
+def _fresh(
+    found: Rows, store: WatermarkStore, progress: Progress, *, any_remembered: bool
+) -> tuple[Rows, dict[bytes, bytes]]:
+    """Return the rows not delivered yet, and what to remember of them; an empty value forgets.
+
+    Digests cost a microsecond a row: a first load, where nothing is remembered, makes them only for what may return.
+    """
+    if not len(found):
+        return found, {}
+    closing = {name: mark.closed for name, mark in progress.closing.items()}
+    stays = rows.may_return(found, closing, progress.horizon.floor)
+    if not any_remembered and not stays.any():
+        return found, {}
+    asked = found if any_remembered else found.take(stays)
+    keys, tokens = asked.keys(), rows.tokens(asked)
+    known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(keys)
+    remembered: dict[bytes, bytes] = {}
+    new = np.ones(len(asked), dtype=bool)
+    for index, (key, token, before, stay) in enumerate(
+        zip(keys, tokens, known, stays if any_remembered else stays[stays], strict=True)
+    ):
+        if before == token:
+            new[index] = False
+        elif stay:
+            remembered[key] = token
+        elif before is not None:
+            # What was delivered before must not be mistaken, later, for what is delivered now.
+            remembered[key] = b""
+    return found.take(new) if any_remembered else found, remembered
+
+
+def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:
+    """Return the watermark after a page that ended at *last*: the next page, the next pass, or the poll's end."""
+    progress = mark.progress
+    assert progress is not None
+    closing = dict(progress.closing)
+    if last is not None:
+        closing[progress.scan] = horizon.ended(closing[progress.scan], last)
+    mark = dataclasses.replace(mark, added=mark.added + added)
+    if full:
+        return dataclasses.replace(mark, progress=dataclasses.replace(progress, closing=closing, after=last))
+    names = [p.name for p in tracked.passes]
+    following = names[names.index(progress.scan) + 1 :]
+    if following:
+        ahead = dataclasses.replace(progress, closing=closing, scan=following[0], after=None)
+        return dataclasses.replace(mark, progress=ahead)
+    view = progress.horizon
+    return dataclasses.replace(
+        mark, marks=closing, since=view.floor, memory=view.memory, polled=view.now, progress=None
+    )
+
+
+def to_changes(found: Rows, offset: int, committed: int, origin: str) -> pa.Table:
+    """Return *found* as the log holds it: the metadata columns, then the source's."""
+    count, data = len(found), found.delivered()
+    columns = [
+        found.change_types(),
+        pa.repeat(pa.scalar(offset, pa.int64()), count),
+        pa.repeat(pa.scalar(committed, pa.timestamp("us", "UTC")), count),
+        pa.repeat(pa.scalar(origin), count),
+    ]
+    return pa.table([*columns, *data.columns], schema=change_schema(found.tracked))
+
+
+def metadata_names(prefix: str) -> tuple[str, str, str, str]:
+    """Return the names of the metadata columns."""
+    return (f"{prefix}change_type", f"{prefix}commit_version", f"{prefix}commit_timestamp", f"{prefix}origin")
+
+
+def change_schema(tracked: Tracked) -> pa.Schema:
+    """Return the columns of *tracked*'s log: the same whether or not there is a row."""
+    types = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
+    metadata = [
+        pa.field(n, t, nullable=False) for n, t in zip(metadata_names(tracked.metadata_prefix), types, strict=True)
+    ]
+    return pa.schema([*metadata, *(pa.field(c.name, c.arrow) for c in tracked.columns)])
+
+
+def _clean_up(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> Watermark:
+    """Forget what cannot return, once as much has been added as was kept: constant work per delivered row."""
+    if mark.added <= max(1_000, mark.kept):
+        return mark
+    kept = store.prune(tracked.name, rows.expired(mark.closed(), mark.since))
+    mark = dataclasses.replace(mark, kept=kept, added=0)
+    store.save(tracked.name, mark, {})
+    return mark

@@ -1,0 +1,258 @@
+"""An open project: settings, source, logs and state in one hand. What `sidecar.open` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from sidecar import config, consumers, cursor, recovery, tracking
+from sidecar.changelog import ChangeLog, tables
+from sidecar.clock import Clock, SystemClock
+from sidecar.connector import SourceConnector, connect
+from sidecar.errors import SettingsError, StateDamaged
+from sidecar.files import filename, make_folder
+from sidecar.horizon import kind_of
+from sidecar.lock import StateLock
+from sidecar.model import CursorKind, PassMark, PassName, Tracked, Unit, Watermark
+from sidecar.poll import Step, change_schema, fresh_watermark
+from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sidecar.runner import PollResult
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Where one table stands. `greatest` and `polled` are microseconds, or the cursor's own numbers."""
+
+    table: str
+    offset: int
+    greatest: int | None
+    kind: CursorKind
+    unit: Unit | None
+    polled: int | None
+    in_progress: bool
+    positions: Mapping[str, int]
+    error: str | None
+
+
+class Sidecar:
+    """A project opened for running, or, with `read_only`, for looking at it while another process runs it.
+
+    Opening takes the state's lock (StateHeld) and brings the state up to the log; the source is only asked when needed.
+    """
+
+    def __init__(self, settings_: config.Settings, *, clock: Clock | None = None, read_only: bool = False) -> None:
+        self.settings = settings_
+        self.clock: Clock = clock or SystemClock()
+        self.read_only = read_only
+        self._connector: SourceConnector | None = None
+        self._lock: StateLock | None = None
+        self._store: WatermarkStore | None = None
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Path:
+        """The folder of the change logs."""
+        return self.settings.state.path / "log"
+
+    @property
+    def connector(self) -> SourceConnector:
+        """The source; connected to on first use."""
+        if self._connector is None:
+            self._connector = connect(config.source(self.settings, self.clock))
+        return self._connector
+
+    @cached_property
+    def tracked(self) -> Mapping[str, Tracked]:
+        """The followed tables by name, as the source describes them now."""
+        return {t.name: t for t in tracking.resolve(self.settings, self.connector)}
+
+    @property
+    def store(self) -> WatermarkStore:
+        """The state; locked, opened, and rolled forward on first use."""
+        if self._store is None:
+            self._store = self._read_state() if self.read_only else self._open_state()
+        return self._store
+
+    def log(self, table: str) -> ChangeLog:
+        """Return *table*'s change log."""
+        return ChangeLog(self.root, table)
+
+    def refresh(self) -> None:
+        """Ask the source anew for its tables at the next use."""
+        self.__dict__.pop("tracked", None)
+
+    # -- what users do -------------------------------------------------------------------------------------------------
+
+    def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
+        """Bring the logs of all tables, or those named, up to the source; no sink is written."""
+        from sidecar.runner import Runner
+
+        return Runner(self).poll(names)
+
+    def run(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        once: bool = False,
+        interval: float = 5.0,
+        stop: threading.Event | None = None,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> int:
+        """Poll and feed the sinks, once or until *stop* is set; return the exit code. *interval* in seconds."""
+        from sidecar.runner import Runner
+
+        return Runner(self, spark, stop=stop, on_step=on_step).run(once=once, interval=interval)
+
+    def dataframe(self, spark: SparkSession, table: str, since: int = 0, until: int | None = None) -> DataFrame:
+        """Return *table*'s changes with `since < offset <= until` as a DataFrame; see `feed.dataframe`."""
+        from sidecar import feed
+
+        log = self.log(table)
+        schema = log.schema()
+        if schema is None:
+            schema = change_schema(self._known(table))
+        return feed.dataframe(spark, log, since, until, schema)
+
+    def watermark(self, table: str) -> Watermark | None:
+        """Return where *table* stands, or None before its first poll."""
+        return self.store.watermark(table)
+
+    def set_watermark(self, table: str, value: str) -> Watermark:
+        """Let the next poll of *table* read from just above the cursor value *value* on, delivered before or not."""
+        tracked = self._known(table)
+        kind = kind_of(tracked, tracked.passes[0])
+        closed = int(value) if kind == "number" else cursor.from_text(value, tracked.timezone)
+        if closed is None:
+            raise SettingsError(f'"{value}" is no timestamp; write it as 2024-05-01T10:00:00Z')
+        marks: dict[PassName, PassMark] = {scan.name: PassMark(closed=closed) for scan in tracked.passes if scan.cursor}
+        return self._move(tracked, marks)
+
+    def reset_watermark(self, table: str) -> Watermark:
+        """Let the next poll of *table* read all of it, as if for the first time; its log and its sinks go on."""
+        return self._move(self._known(table), {})
+
+    def status(self) -> list[TableStatus]:
+        """Return where each table stands; the source is not asked."""
+        positions, notes, found = self.store.positions(), self.store.notes(), []
+        for name in self._logged():
+            mark = self.store.watermark(name)
+            if mark is None:
+                continue
+            first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
+            greatest = first.greatest[-1][1] if first.greatest else None
+            held = {sink: p.acknowledged for (table, sink), p in positions.items() if table == name}
+            error, busy = notes.get(name), mark.progress is not None
+            found.append(TableStatus(name, mark.offset, greatest, mark.kind, mark.unit, mark.polled, busy, held, error))
+        return found
+
+    def close(self) -> None:
+        """Let go of source, state and lock."""
+        if self._connector is not None:
+            self._connector.close()
+        if self._store is not None:
+            self._store.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._connector = self._store = self._lock = None
+
+    def __enter__(self) -> Sidecar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _open_state(self) -> WatermarkStore:
+        folder = self.settings.state.path
+        self._lock = StateLock(folder, self.clock)
+        try:
+            store: WatermarkStore = _open_database(folder / "db")
+            try:
+                self._recover(store)
+            except BaseException:
+                store.close()
+                raise
+        except BaseException:
+            self._lock.release()
+            self._lock = None
+            raise
+        return store
+
+    def _recover(self, store: WatermarkStore) -> None:
+        make_folder(self.root)
+        for table in self._logged():
+            log = self.log(table)
+            recovery.recover(log, store)
+            consumers.recover(log, store)
+
+    def _logged(self) -> list[str]:
+        """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
+        return [name for folder in tables(self.root) if (name := _unescape(folder)) is not None]
+
+    def _read_state(self) -> WatermarkStore:
+        path = self.settings.state.path / "db"
+        if not (path / "CURRENT").exists():
+            return MemoryWatermarkStore()
+        return RocksDBWatermarkStore(path, read_only=True)
+
+    def _known(self, table: str) -> Tracked:
+        found = self.tracked.get(table)
+        if found is None:
+            known = ", ".join(self.tracked) or "none"
+            raise SettingsError(f'table "{table}" is not followed; followed are: {known}')
+        return found
+
+    def _move(self, tracked: Tracked, marks: Mapping[PassName, PassMark]) -> Watermark:
+        """Store a moved watermark through the log, as an empty segment: so it, too, survives a lost RocksDB."""
+        log = self.log(tracked.name)
+        before = self.store.watermark(tracked.name)
+        offset = max(log.last(), before.offset if before else 0) + 1
+        mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
+        forgotten = {key: b"" for key, _ in self.store.remembered(tracked.name)}
+        empty = change_schema(tracked).empty_table()
+        log.append(offset, empty, mark, forgotten, committed=self.clock.now(), origin="poll")
+        self.store.save(tracked.name, mark, {}, forget_all=True)
+        return mark
+
+
+def open_project(path: str | Path = "sidecar.toml", *, clock: Clock | None = None, read_only: bool = False) -> Sidecar:
+    """Return the project that the settings file at *path* describes; SettingsError if it does not parse."""
+    return Sidecar(config.load(Path(path)), clock=clock, read_only=read_only)
+
+
+def _open_database(path: Path) -> WatermarkStore:
+    """Open the database at *path*. None there, or an empty folder: begin one, which is then filled from the log."""
+    # CURRENT is the file that makes a folder a RocksDB; without it, opening would begin an empty one in its place.
+    if path.exists() and any(path.iterdir()) and not (path / "CURRENT").exists():
+        raise StateDamaged(f"{path}: its CURRENT file is missing. Move the folder away and run again: it is rebuilt.")
+    if not (path / "CURRENT").exists():
+        aside = path.with_name("db.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        # Made aside and renamed: a process killed in between leaves no half-made database behind.
+        RocksDBWatermarkStore(aside, create=True).close()
+        if path.exists():
+            path.rmdir()
+        aside.rename(path)
+    return RocksDBWatermarkStore(path)
+
+
+def _unescape(folder: str) -> str | None:
+    from urllib.parse import unquote
+
+    name = unquote(folder)
+    return name if filename(name) == folder else None

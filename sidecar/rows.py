@@ -1,0 +1,200 @@
+"""A page as the core sees it: which of its rows are new, what they are, and what must be remembered of them.
+
+Rows at or below a closed value are never read again, so nothing of them is kept. Of the others Sidecar remembers, by
+key, what it delivered last: the row's version where the source has versions (PostgreSQL's xmin), else a fingerprint of
+its content with the cursor values that will close it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import classify, codec
+from sidecar.cursor import NONE, Flags, Integers, comparable
+from sidecar.errors import SettingsError
+from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, PassName, Position, Scalar, Tracked
+
+_VERSION, _CONTENT = b"v", b"c"
+_VERSION_FORMAT, _CONTENT_FORMAT = struct.Struct(">q"), struct.Struct(">16s3q")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one page, column-wise, with their cursor columns as comparable integers (NULL is `cursor.NONE`)."""
+
+    tracked: Tracked
+    data: pa.Table
+    updated: Integers
+    created: Integers | None
+    deleted: Integers | None
+    gone: Flags
+    version: Integers | None
+
+    def __len__(self) -> int:
+        return len(self.updated)
+
+    def take(self, mask: Flags) -> Rows:
+        """Return the rows where *mask* is true."""
+        if mask.all():
+            return self
+        return Rows(
+            self.tracked,
+            self.data.filter(pa.array(mask)),
+            self.updated[mask],
+            None if self.created is None else self.created[mask],
+            None if self.deleted is None else self.deleted[mask],
+            self.gone[mask],
+            None if self.version is None else self.version[mask],
+        )
+
+    def keys(self) -> list[bytes]:
+        """Return a digest of each row's key."""
+        return [codec.digest(key) for key in codec.rows(self.data, self.tracked.key)]
+
+    def change_types(self) -> pa.Array:
+        return classify.change_types(self.updated, self.created, self.gone, classify.tolerance(self.tracked))
+
+    def delivered(self) -> pa.Table:
+        """Return the columns that users see, in the source's order."""
+        return self.data.select([c.name for c in self.tracked.columns])
+
+
+def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
+    """Return what a connector sent for *page*, and the position after it (None without rows).
+
+    SettingsError if a key stands twice, or holds a NULL: such a key does not tell rows apart.
+    """
+    tracked = page.tracked
+    _check_keys(tracked, data)
+    names = (
+        *((CURSOR if CURSOR in data.column_names else page.scan.cursor,) if page.scan.cursor else ()),
+        *tracked.key,
+    )
+    last = codec.position(data.slice(len(data) - 1), names) if len(data) else None
+    stamps: dict[str, Integers] = {}
+    for name in (tracked.updated_at, tracked.created_at, tracked.deleted_at):
+        if name is not None and name not in stamps:
+            carried = CURSOR in data.column_names and name == page.scan.cursor
+            stamps[name] = comparable(data.column(CURSOR if carried else name), tracked.timezone)
+    deleted = stamps[tracked.deleted_at] if tracked.deleted_at else None
+    version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
+    rows = Rows(
+        tracked,
+        data,
+        stamps[tracked.updated_at],
+        stamps[tracked.created_at] if tracked.created_at else None,
+        deleted,
+        _gone(tracked, data, deleted),
+        version,
+    )
+    return rows, last
+
+
+def above(rows: Rows, page: Page) -> Rows:
+    """Return the rows that are *page*'s own: above its closed value, and not read by an earlier pass of the poll."""
+    closed, scan = page.closed, page.scan
+    mask = np.ones(len(rows), dtype=bool)
+    own = {"updated": rows.updated, "deleted": rows.deleted, "created": rows.created, "unstamped": None}[scan.name]
+    value = closed.get(scan.name)
+    if own is not None and value is not None:
+        mask &= own > value
+    if scan.name == "deleted":
+        mask &= ~_reached(rows.updated, closed.get("updated"))
+    if scan.name in ("created", "unstamped") and rows.deleted is not None:
+        mask &= ~(rows.gone & _reached(rows.deleted, closed.get("deleted")))
+    return rows.take(mask)
+
+
+def tokens(rows: Rows) -> list[bytes]:
+    """Return what is to be remembered of each row, should it be met again."""
+    if rows.version is not None:
+        return [_VERSION + _VERSION_FORMAT.pack(int(v)) for v in rows.version]
+    stamps = zip(*(ranks.tolist() for ranks in _ranks(rows)), strict=True)
+    content = codec.rows(rows.data, [n for n in rows.data.column_names if n not in (CURSOR, VERSION)])
+    return [
+        _CONTENT + _CONTENT_FORMAT.pack(blake2b(repr(row).encode(), digest_size=16).digest(), *stamp)
+        for row, stamp in zip(content, stamps, strict=True)
+    ]
+
+
+def may_return(rows: Rows, closing: Mapping[PassName, int | None], floor: int | None) -> Flags:
+    """Return which rows a later poll may meet again unchanged, when *closing* are the closed values by then."""
+    if rows.version is not None:
+        return np.ones(len(rows), dtype=bool) if floor is None else rows.version >= floor
+    updated, deleted, created = _ranks(rows)
+    return (
+        _beyond(updated, closing.get("updated"))
+        | _beyond(deleted, closing.get("deleted"))
+        | _beyond(created, closing.get("created"))
+    )
+
+
+def expired(closed: Mapping[PassName, int | None], floor: int | None) -> Callable[[bytes], bool]:
+    """Return a test for remembered values that no later poll can meet."""
+    limits = [closed.get(name) for name in ("updated", "deleted", "created")]
+
+    def test(value: bytes) -> bool:
+        if value[:1] == _VERSION:
+            return floor is not None and _VERSION_FORMAT.unpack(value[1:])[0] < floor
+        _, *ranks = _CONTENT_FORMAT.unpack(value[1:])
+        return all(r == NONE or (c is not None and r <= c) for r, c in zip(ranks, limits, strict=True))
+
+    return test
+
+
+def _ranks(rows: Rows) -> tuple[Integers, Integers, Integers]:
+    """Return, by pass, the value at which that pass meets the row; NONE where it never does."""
+    nothing = np.full(len(rows), NONE, dtype=np.int64)
+    deleted = nothing if rows.deleted is None else np.where(rows.gone, rows.deleted, NONE)
+    unstamped = rows.updated == NONE
+    created = nothing if rows.created is None else rows.created
+    # A row with no stamp at all is met at every poll, by key: nothing closes it.
+    created = np.where(unstamped, np.where(created == NONE, INFINITY, created), NONE)
+    return rows.updated, deleted, created
+
+
+def _beyond(ranks: Integers, closed: int | None) -> Flags:
+    return (ranks != NONE) if closed is None else ranks > closed
+
+
+def _reached(values: Integers, closed: int | None) -> Flags:
+    """Return which values a pass closed at *closed* reads."""
+    return _beyond(values, closed)
+
+
+def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
+    if DELETED in data.column_names:
+        flags: Flags = pc.fill_null(data.column(DELETED), False).to_numpy().astype(bool)
+        return flags
+    if deleted is None or tracked.deleted_at is None:
+        return np.zeros(len(data), dtype=bool)
+    values: list[Scalar] = codec.plain(data.column(tracked.deleted_at))
+    return np.fromiter((v is not None and v not in tracked.not_deleted for v in values), bool, len(values))
+
+
+def _check_keys(tracked: Tracked, data: pa.Table) -> None:
+    for name in tracked.key:
+        if data.column(name).null_count:
+            raise SettingsError(
+                f'table "{tracked.name}": key column "{name}" holds a NULL, so rows cannot be told apart by it. '
+                "Choose a primary_key of columns that are never NULL."
+            )
+    if tracked.key_is_unique or not len(data):
+        return
+    counts = data.group_by(list(tracked.key)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if len(twice):
+        key = ", ".join(
+            f"{n}={v!r}" for n, v in zip(tracked.key, next(iter(codec.rows(twice, tracked.key))), strict=True)
+        )
+        raise SettingsError(
+            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Sidecar follows rows by a key '
+            "that is unique: add the columns that make it so to primary_key."
+        )

@@ -1,0 +1,258 @@
+"""The runner: catch up each table, feed each sink, rest. One table or sink that fails does not hold the others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from sidecar import consumers, feed, retention
+from sidecar.clock import SECOND
+from sidecar.errors import SettingsError, SidecarError, SourceUnavailable, StateDamaged, StateHeld
+from sidecar.model import Tracked
+from sidecar.poll import Step, check_schema, metadata_names, poll
+from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sidecar.project import Sidecar
+
+log_ = logging.getLogger("sidecar")
+
+ATTEMPTS = 4
+"""How often one poll of a table is tried before it is left to the next run."""
+
+
+@dataclass
+class PollResult:
+    """What one poll of a table did. `lag` and `seconds` in seconds; `error` is None if all went well."""
+
+    table: str
+    read: int = 0
+    rows: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    seconds: float = 0.0
+    lag: float | None = None
+    error: SidecarError | None = None
+    complete: bool = False
+
+    def add(self, step: Step) -> None:
+        self.read += step.rows_read
+        self.rows += step.rows_written
+        if step.offset is not None:
+            self.first_offset = self.first_offset or step.offset
+            self.last_offset = step.offset
+        self.complete = step.done
+
+
+@dataclass
+class Runner:
+    """Runs an open project. A session handed in is used as it is; without one, Spark starts when a sink has work."""
+
+    sidecar: Sidecar
+    spark: SparkSession | None = None
+    stop: threading.Event | None = None
+    on_step: Callable[[Step], None] | None = None
+    _own_spark: bool = False
+    _quiet: dict[str, object] = field(default_factory=dict)
+    _errors: dict[str, SidecarError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stop = self.stop or threading.Event()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self, *, once: bool, interval: float) -> int:
+        """Catch up, feed, rest, until told to stop or, with *once*, until nothing is new; return the exit code.
+
+        The code is that of the first failure in the last round; a loop goes on after failures that may pass.
+        """
+        assert self.stop is not None
+        try:
+            while True:
+                self._errors = {}
+                self._round()
+                if once or self.stop.is_set():
+                    break
+                self.sidecar.clock.sleep(interval, self.stop)
+                if self.stop.is_set():
+                    break
+        finally:
+            self._end_spark()
+        return next((e.exit_code for e in self._errors.values()), 0)
+
+    def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
+        """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
+        wanted = set(self.sidecar.tracked if names is None else names)
+        unknown = wanted - set(self.sidecar.tracked)
+        if unknown:
+            known = ", ".join(self.sidecar.tracked)
+            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {known}')
+        results = {t.name: self.catch_up(t) for t in self.sidecar.tracked.values() if t.name in wanted}
+        for result in results.values():
+            if result.error is not None:
+                raise result.error
+        return results
+
+    def _round(self) -> None:
+        try:
+            tables = list(self.sidecar.tracked.values())
+        except SourceUnavailable as error:
+            self._failed("source", error)
+            return
+        sinks = list(self._sinks())
+        for tracked in tables:
+            if self._stopping():
+                return
+            self.catch_up(tracked)
+            for sink in sinks:
+                if not self._stopping():
+                    self._deliver(sink, tracked)
+            self._retain(tracked, sinks)
+
+    # -- one table -----------------------------------------------------------------------------------------------------
+
+    def catch_up(self, tracked: Tracked) -> PollResult:
+        """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
+        clock, store = self.sidecar.clock, self.sidecar.store
+        result, began = PollResult(tracked.name), clock.monotonic()
+        try:
+            for attempt in self._attempts():
+                with attempt:
+                    self._poll(tracked, result)
+        except (StateDamaged, StateHeld):
+            raise
+        except SidecarError as error:
+            result.error = error
+            self._failed(tracked.name, error)
+            # What the source was described as may be what is wrong: look again before the next poll.
+            self.sidecar.refresh()
+        else:
+            store.note(tracked.name, None)
+        result.seconds = clock.monotonic() - began
+        if result.rows:
+            lag = f"{result.lag:.1f}" if result.lag is not None else "-"
+            log_.info(
+                "table=%s rows=%d offset=%s lag_s=%s ms=%d",
+                tracked.name, result.rows, result.last_offset, lag, result.seconds * 1000,
+            )  # fmt: skip
+        return result
+
+    def _poll(self, tracked: Tracked, result: PollResult) -> None:
+        connector, store = self.sidecar.connector, self.sidecar.store
+        pulse = connector.pulse()
+        if pulse is not None and self._quiet.get(tracked.name) == pulse:
+            return
+        self._quiet.pop(tracked.name, None)
+        log = self.sidecar.log(tracked.name)
+        check_schema(tracked, log)
+        for step in poll(connector, tracked, log, store):
+            result.add(step)
+            if self.on_step is not None:
+                self.on_step(step)
+            if self._stopping() and not step.done:
+                return
+        mark = store.watermark(tracked.name)
+        seen = mark.marks["updated"].greatest if mark is not None else ()
+        if result.rows and mark is not None and mark.polled is not None and seen and tracked.unit in (None, "us"):
+            result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
+        if pulse is not None:
+            self._quiet[tracked.name] = pulse
+
+    def _attempts(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(SourceUnavailable),
+            stop=stop_after_attempt(1 if self._stopping() else ATTEMPTS),
+            wait=wait_exponential_jitter(initial=0.2, max=5, jitter=0.2),
+            sleep=lambda seconds: self.sidecar.clock.sleep(seconds, self.stop),
+            before_sleep=lambda state: log_.warning("%s Trying again.", state.outcome and state.outcome.exception()),
+            reraise=True,
+        )
+
+    # -- sinks ---------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, sink: Sink, tracked: Tracked) -> None:
+        """Hand *sink* what the log holds beyond its position, and acknowledge it once it is durable there."""
+        if not self._wants(sink, tracked):
+            return
+        store, log = self.sidecar.store, self.sidecar.log(tracked.name)
+        position = store.position(tracked.name, sink.name)
+        mark = store.watermark(tracked.name)
+        until = position.intended or (mark.offset if mark else 0)
+        if until <= position.acknowledged:
+            return
+        batch = Batch(tracked.name, position.acknowledged + 1, until, position.intended is not None)
+        began = self.sidecar.clock.monotonic()
+        try:
+            with failing_as(sink, batch):
+                consumers.intend(log, store, sink.name, until)
+                frame = feed.dataframe(self._session(), log, position.acknowledged, until)
+                sink.write(frame, batch, metadata_names(tracked.metadata_prefix)[1])
+                consumers.acknowledge(log, store, sink.name, until)
+        except (StateDamaged, StateHeld):
+            raise
+        except SidecarError as error:
+            self._failed(f"{tracked.name} → {sink.name}", error)
+            store.note(tracked.name, str(error))
+            return
+        elapsed = self.sidecar.clock.monotonic() - began
+        log_.info("table=%s sink=%s offsets=%d-%d ms=%d", tracked.name, sink.name, batch.first, until, elapsed * 1000)
+        if position.intended is not None:
+            # The batch that was cut short is done; what has come since follows at once.
+            self._deliver(sink, tracked)
+
+    def _sinks(self) -> Iterator[Sink]:
+        settings = self.sidecar.settings
+        for name, sink in settings.sinks.items():
+            common = (name, sink.transform, settings.folder, sink.options)
+            if sink.foreach is not None:
+                yield FunctionSink(*common, function=sink.foreach)
+            elif sink.format in FILE_FORMATS:
+                assert sink.path is not None, "settings make sure of it"
+                yield FileSink(*common, format=sink.format, path=sink.path)
+            else:
+                yield FormatSink(*common, format=sink.format, path=sink.path)
+
+    def _wants(self, sink: Sink, tracked: Tracked) -> bool:
+        return sink.name in tracked.sinks
+
+    def _retain(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
+        kept = self.sidecar.settings.state.retention
+        if kept is not None:
+            names = [s.name for s in sinks if self._wants(s, tracked)]
+            before = self.sidecar.clock.now() - kept
+            retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _session(self) -> SparkSession:
+        if self.spark is None:
+            from sidecar import spark
+
+            settings = self.sidecar.settings.spark
+            conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
+            self.spark = spark.session(config=conf)
+            self._own_spark = True
+        return self.spark
+
+    def _end_spark(self) -> None:
+        if self._own_spark and self.spark is not None:
+            from sidecar import spark
+
+            spark.close(self.spark)
+            self.spark, self._own_spark = None, False
+
+    def _stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+    def _failed(self, where: str, error: SidecarError) -> None:
+        self._errors[where] = error
+        if where in self.sidecar.__dict__.get("tracked", {}):
+            self.sidecar.store.note(where, str(error))
+        log_.error("%s", error)

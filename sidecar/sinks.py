@@ -1,0 +1,176 @@
+"""Sinks: a batch of the log as a DataFrame, into tables or a user's function, exactly once by `(table, offset)`.
+
+A batch is a range of offsets, fixed before it is first written. A sink must make a batch durable before it returns, and
+must bear to be given the same batch again: it then overwrites what it wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sidecar import faults
+from sidecar.errors import SettingsError, SidecarError, SinkError
+from sidecar.files import filename
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml"})
+"""Formats whose table is a folder of files, so that a batch can be moved in as files of its own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part."""
+
+    table: str
+    first: int
+    last: int
+    replay: bool = False
+
+
+class Sink(Protocol):
+    """Where batches go."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
+        """Make *frame* durable as *batch*; *version* names the column that holds the offset."""
+
+
+@dataclass(frozen=True)
+class _Common:
+    name: str
+    transform: str | None = None
+    search: Path | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def shaped(self, frame: DataFrame) -> DataFrame:
+        """Return *frame* through the user's transform."""
+        if self.transform is None:
+            return frame
+        shaped: DataFrame = load_function(self.transform, f"sinks.{self.name}.transform", self.search)(frame)
+        if shaped is None:
+            raise SettingsError(f'sink "{self.name}": transform {self.transform} returned None instead of a DataFrame')
+        return shaped
+
+
+@dataclass(frozen=True)
+class FileSink(_Common):
+    """Append to `path/<table>`, a folder of files: written aside by Spark, then moved in under names of the batch."""
+
+    format: str = "parquet"
+    path: str = ""
+
+    def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
+        del version
+        spark = frame.sparkSession
+        target = f"{self.path.rstrip('/')}/{filename(batch.table)}"
+        name = f"part-{batch.first:020d}-{batch.last:020d}"
+        staging = f"{target}/_staging-{filename(self.name)}"
+        self.shaped(frame).write.format(self.format).options(**self.options).mode("overwrite").save(staging)
+        faults.point("batch-staged")
+        jvm: Any = spark._jvm
+        hadoop = jvm.org.apache.hadoop.fs.Path
+        files = hadoop(target).getFileSystem(spark._jsc.hadoopConfiguration())
+        for status in files.listStatus(hadoop(target)):
+            if status.getPath().getName().startswith(name):
+                files.delete(status.getPath(), False)
+        parts = sorted(
+            (status.getPath() for status in files.listStatus(hadoop(staging)) if status.isFile()),
+            key=lambda path: str(path.getName()),
+        )
+        data = [path for path in parts if not str(path.getName()).startswith(("_", "."))]
+        for index, part in enumerate(data):
+            suffix = str(part.getName()).partition(".")[2]
+            moved = f"{target}/{name}-{index:05d}.{suffix or self.format}"
+            if not files.rename(part, hadoop(moved)):
+                raise SinkError(f'sink "{self.name}": {part} could not be moved to {moved}')
+            faults.point("batch-moved")
+        files.delete(hadoop(staging), True)
+
+
+@dataclass(frozen=True)
+class FormatSink(_Common):
+    """Append through any other Spark format, once: one whose writes are atomic (Delta, Iceberg, a table of your own).
+
+    A batch that may have been written before is first looked for, by its offsets, in what the format holds. A format
+    that cannot be read back (console, noop) gets the batch again.
+    """
+
+    format: str = "delta"
+    path: str | None = None
+
+    def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
+        target = None if self.path is None else f"{self.path.rstrip('/')}/{filename(batch.table)}"
+        if batch.replay and self._holds(frame, target, batch, version):
+            return
+        writer = self.shaped(frame).write.format(self.format).options(**self.options)
+        # Delta's own guard against a repeated write; other formats ignore options that they do not know.
+        writer = writer.option("txnAppId", f"sidecar/{self.name}/{batch.table}").option("txnVersion", str(batch.last))
+        writer.mode("append").save(target)
+
+    def _holds(self, frame: DataFrame, target: str | None, batch: Batch, version: str) -> bool:
+        try:
+            held = frame.sparkSession.read.format(self.format).options(**self.options).load(target)
+            if version not in held.columns:
+                return False
+            return not held.where(f"`{version}` BETWEEN {batch.first} AND {batch.last}").isEmpty()
+        except Exception:
+            # Nothing there yet, or a format that only writes.
+            return False
+
+
+@dataclass(frozen=True)
+class FunctionSink(_Common):
+    """Hand each batch to a user's function `f(frame, batch)`; it has been taken once the function returns."""
+
+    function: str = ""
+
+    def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
+        del version
+        load_function(self.function, f"sinks.{self.name}.foreach", self.search)(self.shaped(frame), batch)
+
+
+def load_function(spec: str, where: str, search: Path | None) -> Callable[..., Any]:
+    """Return the function that `module:name` says, looked for beside the settings file too; else SettingsError."""
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        raise SettingsError(f'{where} = "{spec}": write it as "module:function"')
+    with _importable(search):
+        try:
+            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(f'{where} = "{spec}": {error}') from error
+    if not callable(function):
+        raise SettingsError(f'{where} = "{spec}": {name} is not a function')
+    return function
+
+
+@contextlib.contextmanager
+def _importable(folder: Path | None) -> Iterator[None]:
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    yield
+
+
+@contextlib.contextmanager
+def failing_as(sink: Sink, batch: Batch) -> Iterator[None]:
+    """Turn whatever goes wrong in a sink into a SinkError that says where, and in one line why."""
+    try:
+        yield
+    except SidecarError:
+        raise
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), "") or type(error).__name__
+        raise SinkError(
+            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: '
+            f"{type(error).__name__}: {reason}. The batch is tried again at the next run."
+        ) from error
