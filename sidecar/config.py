@@ -1,0 +1,319 @@
+"""sidecar.toml and the environment → frozen settings, or all that is wrong with them, in plain words.
+
+Nothing here connects to anything. `sidecar.tracking` holds the tables' settings against what the source has.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from urllib.parse import quote
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+from sidecar import values
+from sidecar.clock import SECOND
+from sidecar.environment import Expanded, expand
+from sidecar.errors import SettingsError
+from sidecar.model import Scalar
+from sidecar.scrub import Secrets, in_url
+from sidecar.words import did_you_mean, section
+
+if TYPE_CHECKING:
+    from sidecar.clock import Clock
+    from sidecar.connector import Source
+
+Text: TypeAlias = Annotated[str, PlainValidator(values.text)]
+Names: TypeAlias = Annotated[tuple[str, ...], PlainValidator(values.names)]
+Integer: TypeAlias = Annotated[int, PlainValidator(values.positive)]
+Micros: TypeAlias = Annotated[int, PlainValidator(values.duration)]
+Secret: TypeAlias = Annotated[SecretStr, PlainValidator(values.secret)]
+Folder: TypeAlias = Annotated[Path, PlainValidator(values.folder)]
+Place: TypeAlias = Annotated[str, PlainValidator(values.place)]
+Zone: TypeAlias = Annotated[str, PlainValidator(values.zone)]
+Function: TypeAlias = Annotated[str, PlainValidator(values.function)]
+Options: TypeAlias = Annotated[dict[str, str], PlainValidator(values.options)]
+Optional_: TypeAlias = Annotated[str | Literal[False], PlainValidator(values.name_or_false)]
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+
+FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "xml", "avro", "delta")
+_SECRET_OPTION = re.compile(r"password|secret|token|credential|(access|account|api)[._-]?key|sas", re.IGNORECASE)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SourceSettings(_Section):
+    """[source]: where the data is. Timeouts are microseconds."""
+
+    url: Secret | None = None
+    connector: Text = "postgresql"
+    host: Text | None = None
+    port: Integer | None = None
+    database: Text | None = None
+    user: Text | None = None
+    password: Secret | None = None
+    include: Names | None = None
+    exclude: Names = ()
+    connect_timeout: Micros = 10 * SECOND
+    lock_timeout: Micros = 5 * SECOND
+    statement_timeout: Micros = 300 * SECOND
+
+
+class StateSettings(_Section):
+    """[state]: where the change log and the watermarks are, and how long segments are kept (None: for ever)."""
+
+    path: Folder = Field(default=Path(".sidecar"), validate_default=True)
+    retention: Micros | None = None
+
+
+class TableSettings(_Section):
+    """[tables.NAME]: how a table is followed; None is "not said here". Durations are microseconds."""
+
+    primary_key: Names | None = None
+    updated_at: Text | None = None
+    created_at: Optional_ | None = None
+    deleted_at: Optional_ | None = None
+    deleted_when: Text | None = None
+    not_deleted: Annotated[tuple[Scalar, ...], PlainValidator(values.scalars)] | None = None
+    columns: Names | None = None
+    timezone: Zone | None = None
+    page_size: Integer | None = None
+    lookback: Micros | None = None
+    created_at_tolerance: Micros | None = None
+    updated_at_unit: Unit | None = None
+    sinks: Names | None = None
+
+
+class Defaults(TableSettings):
+    """[defaults]: any table setting, and what holds for all tables alike."""
+
+    metadata_prefix: Annotated[str, PlainValidator(values.prefix)] = "_"
+
+
+class SinkSettings(_Section):
+    """[sinks.NAME]: where changes go, and what happens to them on the way."""
+
+    format: Text = "parquet"
+    mode: Literal["append"] = "append"
+    path: Place | None = None
+    transform: Function | None = None
+    foreach: Function | None = None
+    options: Options = {}
+    tables: Names | None = None
+
+    @model_validator(mode="after")
+    def _goes_somewhere(self) -> SinkSettings:
+        if self.foreach is not None:
+            extra = [name for name in ("format", "path", "mode") if name in self.model_fields_set]
+            if extra:
+                raise ValueError(f'"foreach" is given instead of {" and ".join(extra)}; keep one of them')
+        elif self.path is None and self.format in FILE_FORMATS:
+            raise ValueError(f'no "path" to write {self.format} files to, and no "foreach" function either')
+        return self
+
+
+class SparkSettings(_Section):
+    """[spark]: the master's URL, and any `"spark.x.y"` configuration."""
+
+    master: Text | None = None
+    conf: Options = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        if "conf" in raw:
+            raise ValueError('unknown key "conf"; write "spark.x.y" = "…" directly under [spark]')
+        rest = {k: v for k, v in raw.items() if k != "spark" and not k.startswith("spark.")}
+        return {**rest, "conf": dict(values.flat({k: v for k, v in raw.items() if k not in rest}))}
+
+
+class Settings(_Section):
+    """All of sidecar.toml, checked as far as a file can be without its source."""
+
+    source: SourceSettings
+    state: StateSettings
+    defaults: Defaults = Defaults()
+    tables: dict[str, TableSettings] = {}
+    sinks: dict[str, SinkSettings] = {}
+    spark: SparkSettings = SparkSettings()
+    _path: Path = PrivateAttr(default=Path("sidecar.toml"))
+    _from_environment: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def path(self) -> Path:
+        """The file that this was read from."""
+        return self._path
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths start from."""
+        return self._path.absolute().parent
+
+    @property
+    def secrets(self) -> Secrets:
+        """What no log line and no error may show."""
+        found = list(self._from_environment)
+        if self.source.password is not None:
+            found.append(self.source.password.get_secret_value())
+        if self.source.url is not None:
+            found.extend(in_url(self.source.url.get_secret_value()))
+        for options in (self.spark.conf, *(s.options for s in self.sinks.values())):
+            found.extend(v for k, v in options.items() if _SECRET_OPTION.search(k))
+        return Secrets(found)
+
+
+def load(path: str | Path) -> Settings:
+    """Return the settings in *path*; SettingsError holds everything that is wrong with them, one problem a line."""
+    path = Path(path)
+    raw = _parse(path)
+    expanded = expand(raw)
+    problems = list(expanded.problems)
+    raw = {"source": {}, "state": {}, **expanded.raw}
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(raw, context={"folder": path.absolute().parent})
+        problems += _contradictions(settings)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        problems += [_say(e, raw, expanded) for e in found if tuple(e["loc"]) not in expanded.missing]
+    if problems or settings is None:
+        raise SettingsError("\n".join(f"{path}: {problem}" for problem in problems))
+    settings._path = path
+    settings._from_environment = tuple(v for loc, v in expanded.origins if _is_secret(loc))
+    return settings
+
+
+def source(settings: Settings, clock: Clock) -> Source:
+    """Return where to connect, for `connector.connect`; the path in a SQLite URL is absolute."""
+    from sidecar.connector import Source
+
+    at = settings.source
+    return Source(
+        url=_absolute(_url(at), settings.folder),
+        user=at.user,
+        password=None if at.password is None else at.password.get_secret_value(),
+        connect_timeout=at.connect_timeout / SECOND,
+        lock_timeout=at.lock_timeout / SECOND,
+        statement_timeout=at.statement_timeout / SECOND,
+        clock=clock,
+    )
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{path}: there is no such file; `sidecar init URL` writes one, -c/--config names another"
+        ) from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: is not TOML: {error}") from None
+
+
+def _url(at: SourceSettings) -> str:
+    if at.url is not None:
+        return at.url.get_secret_value()
+    database = at.database or ""
+    if at.connector == "sqlite":
+        return f"sqlite:///{database}"
+    host = f"[{at.host}]" if ":" in (at.host or "") else at.host or ""
+    port = f":{at.port}" if at.port else ""
+    return f"{at.connector}://{host}{port}/{quote(database, safe='')}"
+
+
+def _absolute(url: str, folder: Path) -> str:
+    scheme, colon, rest = url.partition(":///")
+    if scheme.lower() != "sqlite" or not colon or not rest or rest.startswith(("/", ":memory:", "?")):
+        return url
+    return f"{scheme}:///{quote(str(folder))}/{rest}"
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    at = settings.source
+    parts = [name for name in ("connector", "host", "port", "database") if name in at.model_fields_set]
+    if at.url is not None and parts:
+        yield f"[source] url and {', '.join(parts)} say the same thing; keep one of them"
+    elif at.url is None and at.database is None:
+        yield '[source] says no place: give url = "postgresql://user@host/database" or "sqlite:///file.db"'
+    elif at.url is not None and ":" not in at.url.get_secret_value():
+        yield '[source] url: is none; it begins with the kind of source, such as "postgresql://" or "sqlite:///"'
+    for name, table in (
+        ("defaults", settings.defaults),
+        *((section("tables", n), t) for n, t in settings.tables.items()),
+    ):
+        for sink in table.sinks or ():
+            if sink not in settings.sinks:
+                yield f"[{name}] sinks: there is no [sinks.{sink}]{did_you_mean(sink, settings.sinks)}"
+
+
+def _is_secret(loc: tuple[str | int, ...]) -> bool:
+    return loc[:2] == ("source", "password") or loc[0] == "spark" or (loc[0] == "sinks" and "options" in loc)
+
+
+_MODELS: Mapping[str, type[_Section]] = {
+    "source": SourceSettings,
+    "state": StateSettings,
+    "defaults": Defaults,
+    "spark": SparkSettings,
+    "tables": TableSettings,
+    "sinks": SinkSettings,
+}
+
+
+def _say(error: Any, raw: Mapping[str, Any], expanded: Expanded) -> str:
+    """Return one of pydantic's findings in words that somebody who knows only the file understands."""
+    loc = tuple(error["loc"])
+    # What came from the environment may be a secret that stands at the wrong key.
+    return Secrets(expanded.values(loc)).scrub(_sentence(error, loc, raw))
+
+
+def _sentence(error: Any, loc: tuple[Any, ...], raw: Mapping[str, Any]) -> str:
+    if len(loc) == 1:
+        if error["type"] == "extra_forbidden":
+            what = f"section [{loc[0]}]" if isinstance(raw.get(loc[0]), dict) else f'key "{loc[0]}"'
+            return f"unknown {what}{did_you_mean(loc[0], _MODELS)}"
+        return f"[{loc[0]}] {_complaint(error)}"
+    depth = 2 if loc[0] in ("tables", "sinks") else 1
+    where, rest = f"[{section(*loc[:depth])}]", loc[depth:]
+    if error["type"] == "extra_forbidden":
+        return f'{where} unknown key "{rest[0]}"' + _instead(loc, depth, raw)
+    return f"{where} {'.'.join(map(str, rest))}: {_complaint(error)}" if rest else f"{where} {_complaint(error)}"
+
+
+def _instead(loc: tuple[Any, ...], depth: int, raw: Mapping[str, Any]) -> str:
+    within: Any = raw
+    for part in loc:
+        within = within[part]
+    if loc[0] == "tables" and isinstance(within, dict):
+        return f"; for a table in a schema, write [{section('tables', '.'.join(loc[1:]))}]"
+    known = [name for name in _MODELS[loc[0]].model_fields if name != "conf"]
+    return did_you_mean(loc[depth], known)
+
+
+def _complaint(error: Any) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "literal_error":
+        return f"is none of {error['ctx']['expected'].replace(chr(39), chr(34))}"
+    return "must be a section with keys of its own"

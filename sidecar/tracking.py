@@ -1,0 +1,310 @@
+"""Settings held against the source: which tables are followed, and how, with every name and default resolved.
+
+All of it happens before a row is read or anything is written, because a database may take a misspelt name for a text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sidecar import cursor
+from sidecar.config import Defaults, Settings, TableSettings
+from sidecar.errors import SettingsError
+from sidecar.model import Column, Table, Tracked
+from sidecar.words import did_you_mean, listed, section
+
+if TYPE_CHECKING:
+    from sidecar.connector import SourceConnector
+
+_METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
+
+
+def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
+    """Return the tables to follow, in the file's order, then those that include/exclude add, by name.
+
+    One SettingsError names everything that stands in the way, one problem a line.
+    """
+    problems: list[str] = []
+    found: dict[str, tuple[Table, TableSettings]] = {}
+    keys: dict[str, str] = {}
+    for key, own in settings.tables.items():
+        with _collecting(problems):
+            table = connector.describe(key)
+            if table.name in found:
+                first = f"[{section('tables', keys[table.name])}]"
+                raise SettingsError(
+                    f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
+                )
+            found[table.name], keys[table.name] = (table, own), key
+    with _collecting(problems):
+        for name in _matched(settings, connector):
+            if name not in found:
+                found[name] = (connector.describe(name), TableSettings())
+    tracked: list[Tracked] = []
+    for table, own in found.values():
+        with _collecting(problems):
+            known = track(table, own, settings.defaults)
+            tracked.append(_with_sinks(known, own, settings))
+    if not problems:
+        problems += _unused(settings, [table for table, _ in found.values()])
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return tracked
+
+
+def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
+    """Return how *table* is followed; SettingsError names a column that is not there, and the nearest ones."""
+    names = _Names(table)
+    problems: list[str] = []
+    merged = _merged(own, defaults)
+    key: tuple[str, ...] = ()
+    updated_at, created_at, deleted_at = "", None, None
+    delivered: tuple[Column, ...] = table.columns
+    with _collecting(problems):
+        key = _key(names, merged.get("primary_key"))
+    with _collecting(problems):
+        updated_at = _updated_at(names, merged.get("updated_at"))
+    with _collecting(problems):
+        created_at = _optional(names, "created_at", own, defaults)
+    with _collecting(problems):
+        deleted_at = _deleted_at(names, own, defaults)
+    with _collecting(problems):
+        delivered = _delivered(names, merged.get("columns"), key)
+    with _collecting(problems):
+        _no_clash(table, delivered, defaults.metadata_prefix)
+    unit = None
+    with _collecting(problems):
+        unit = _unit(names, updated_at, own, merged) if updated_at else None
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return Tracked(
+        table=table,
+        key=key,
+        updated_at=updated_at,
+        created_at=created_at,
+        deleted_at=deleted_at,
+        columns=delivered,
+        unit=unit,
+        key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
+        metadata_prefix=defaults.metadata_prefix,
+        tolerance=merged.get("created_at_tolerance", 0),
+        **{k: merged[k] for k in ("deleted_when", "not_deleted", "timezone", "lookback", "page_size") if k in merged},
+    )
+
+
+def stamps(table: Table) -> list[str]:
+    """Return the columns of *table* that could be its updated_at, the likeliest first."""
+    likely = ("updat", "modif", "chang", "mtime", "touch", "version")
+    found = [c.name for c in table.columns if _is_time(c.arrow) or any(w in c.name.lower() for w in likely)]
+    able = [name for name in found if _can_be_cursor(table, name)]
+    return sorted(able, key=lambda name: not any(w in name.lower() for w in likely))
+
+
+class _collecting:  # noqa: N801  reads as what it does
+    """Run a block; what is wrong there joins *problems* instead of ending everything."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, type_: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, SettingsError):
+            self.problems.append(str(error))
+            return True
+        return False
+
+
+class _Names:
+    """A table's column names as people write them: exactly, or in another case where that is not ambiguous."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.all = [c.name for c in table.columns]
+
+    def get(self, name: str) -> str | None:
+        if name in self.all:
+            return name
+        folded = [n for n in self.all if n.casefold() == name.casefold()]
+        return folded[0] if len(folded) == 1 else None
+
+    def must(self, name: str, setting: str) -> str:
+        found = self.get(name)
+        if found is not None:
+            return found
+        folded = [n for n in self.all if n.casefold() == name.casefold()]
+        if folded:
+            raise SettingsError(f'{self.where} {setting}: "{name}" may be any of {listed(folded)}; write it exactly')
+        hint = did_you_mean(name, self.all)
+        has = f" The table has {listed(self.all)}." if hint.startswith("; did") else ""
+        raise SettingsError(f'{self.where} {setting}: there is no column "{name}"{hint}{has}')
+
+    @property
+    def where(self) -> str:
+        return f'table "{self.table.name}":'
+
+    def kind(self, name: str, setting: str) -> str:
+        column = self.table.column(name)
+        assert column is not None
+        return cursor.kind(column.arrow, f'{self.where} {setting} = "{name}"')
+
+
+def _merged(own: TableSettings, defaults: Defaults) -> dict[str, Any]:
+    said = {name: getattr(own, name) for name in own.model_fields_set}
+    general = {name: getattr(defaults, name) for name in defaults.model_fields_set}
+    return {**general, **said}
+
+
+def _key(names: _Names, asked: Sequence[str] | None) -> tuple[str, ...]:
+    if asked is not None:
+        return tuple(names.must(name, "primary_key") for name in asked)
+    if not names.table.primary_key:
+        kind = "a view has no primary key" if names.table.kind == "view" else "it has no primary key"
+        example = f'[{section("tables", names.table.name)}] primary_key = ["…"]'
+        raise SettingsError(f"{names.where} {kind}; name the columns that are unique together: {example}")
+    return names.table.primary_key
+
+
+def _updated_at(names: _Names, asked: str | None) -> str:
+    found = names.get("updated_at") if asked is None else names.must(asked, "updated_at")
+    if found is None:
+        able = stamps(names.table)
+        hint = f"candidates are {listed(able)}" if able else "none of its columns looks like one"
+        raise SettingsError(
+            f'{names.where} there is no column "updated_at" to poll by; {hint}. Name the column that moves forward on '
+            f'every write, [{section("tables", names.table.name)}] updated_at = "…", or exclude the table'
+        )
+    names.kind(found, "updated_at")
+    return found
+
+
+def _optional(names: _Names, setting: str, own: TableSettings, defaults: Defaults) -> str | None:
+    """Return a column that need not be there, unless the table's own settings name it."""
+    asked = getattr(own, setting)
+    if asked is False:
+        return None
+    if asked is not None:
+        found = names.must(asked, setting)
+        names.kind(found, setting)
+        return found
+    general = getattr(defaults, setting)
+    known = None if general is False else names.get(general or setting)
+    return known if known is not None and _can_be_cursor(names.table, known) else None
+
+
+def _deleted_at(names: _Names, own: TableSettings, defaults: Defaults) -> str | None:
+    if own.deleted_at is None and (own.deleted_when or defaults.deleted_when):
+        # The condition says what is deleted; a column that only happens to have the usual name does not join in.
+        return None
+    found = _optional(names, "deleted_at", own, defaults)
+    usual = names.get(defaults.deleted_at or "deleted_at")
+    if found is None and own.deleted_at is None and defaults.deleted_at is not False and usual is not None:
+        column = names.table.column(usual)
+        assert column is not None
+        # Left out without a word, it would turn soft deletes into updates.
+        raise SettingsError(
+            f'{names.where} "{usual}" says which rows are deleted, but a column of type {column.type or column.arrow} '
+            f'holds no time of it; write deleted_when = "{usual}" (a condition), or deleted_at = false'
+        )
+    return found
+
+
+def _unit(names: _Names, updated_at: str, own: TableSettings, merged: Mapping[str, Any]) -> Any:
+    is_number = names.kind(updated_at, "updated_at") == "number"
+    if own.updated_at_unit is not None and not is_number:
+        column = names.table.column(updated_at)
+        assert column is not None
+        raise SettingsError(
+            f'{names.where} updated_at_unit = "{own.updated_at_unit}" is for numbers that count time, '
+            f'and "{updated_at}" is of type {column.type or column.arrow}; leave it out'
+        )
+    return merged.get("updated_at_unit") if is_number else None
+
+
+def _delivered(names: _Names, asked: Sequence[str] | None, key: Sequence[str]) -> tuple[Column, ...]:
+    if asked is None:
+        return names.table.columns
+    # Without its key a change says nothing about any row.
+    wanted = {names.must(name, "columns") for name in asked} | set(key)
+    return tuple(c for c in names.table.columns if c.name in wanted)
+
+
+def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
+    ours = {(prefix + name).casefold(): prefix + name for name in _METADATA}
+    for column in delivered:
+        if column.name.casefold() in ours:
+            raise SettingsError(
+                f'table "{table.name}": its column "{column.name}" and the metadata column '
+                f'"{ours[column.name.casefold()]}" are one name; choose another metadata_prefix under [defaults]'
+            )
+
+
+def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
+    """Return the source's tables that include and exclude let through; exclude alone means: all but these."""
+    include, exclude = settings.source.include, settings.source.exclude
+    if include is None and not exclude:
+        if not settings.tables:
+            raise SettingsError(
+                f"{settings.path}: no tables to follow: neither a [tables.NAME] section nor [source] include; "
+                "`sidecar init URL` looks at the database and writes both for it"
+            )
+        return []
+    names = sorted(connector.tables())
+    for pattern in include or ():
+        if not any(matches(name, pattern) for name in names):
+            raise SettingsError(f'[source] include: no table matches "{pattern}"{did_you_mean(pattern, names)}')
+    return [
+        name
+        for name in names
+        if (include is None or any(matches(name, p) for p in include)) and not any(matches(name, p) for p in exclude)
+    ]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether *pattern* is for the table *name*; without a dot it is for the part after the schema."""
+    return fnmatchcase(name, pattern) or ("." not in pattern and fnmatchcase(name.rpartition(".")[2], pattern))
+
+
+def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:
+    asked = own.sinks or settings.defaults.sinks
+    sinks = tuple(
+        name
+        for name, sink in settings.sinks.items()
+        if (asked is None or name in asked)
+        and (sink.tables is None or any(matches(tracked.name, pattern) for pattern in sink.tables))
+    )
+    return dataclasses.replace(tracked, sinks=sinks)
+
+
+def _unused(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
+    """Yield what was written for tables, but meets none: a misspelt name, most likely."""
+    names = [table.name for table in tables]
+    for sink, at in settings.sinks.items():
+        for pattern in at.tables or ():
+            if not any(matches(name, pattern) for name in names):
+                where = f"[{section('sinks', sink)}] tables"
+                yield f'{where}: "{pattern}" is none of the tables followed{did_you_mean(pattern, names)}'
+    for setting in ("created_at", "deleted_at"):
+        name = getattr(settings.defaults, setting)
+        if name and tables and not any(_Names(table).get(name) for table in tables):
+            columns = sorted({c.name for table in tables for c in table.columns})
+            yield f'[defaults] {setting}: no table has a column "{name}"{did_you_mean(name, columns)}'
+
+
+def _can_be_cursor(table: Table, name: str) -> bool:
+    column = table.column(name)
+    assert column is not None
+    try:
+        cursor.kind(column.arrow, name)
+    except SettingsError:
+        return False
+    return True
+
+
+def _is_time(type_: Any) -> bool:
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))

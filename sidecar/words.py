@@ -1,0 +1,32 @@
+"""Names in messages: the nearest known one, and sections as the file writes them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+
+MANY = 20
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean "…"?` for the nearest known name, else what there is."""
+    known = list(known)
+    folded = {k.casefold(): k for k in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    if near:
+        return f'; did you mean "{folded[near[0]]}"?'
+    return f"; there are: {listed(known)}" if known else "; there are none"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return *names* as a list that still fits into a message."""
+    names = list(names)
+    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
+    return ", ".join(names[:MANY]) + more
+
+
+def section(*parts: str) -> str:
+    """Return a section's name as TOML writes it, quoted where it must be."""
+    return ".".join(p if re.fullmatch(r"[A-Za-z0-9_-]+", p) else json.dumps(p, ensure_ascii=False) for p in parts)
