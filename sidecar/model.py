@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Scalar: TypeAlias = None | bool | int | float | str | bytes
+Scalar: TypeAlias = bool | int | float | str | bytes | None
 Position: TypeAlias = tuple[Scalar, ...]
-"""Where a read ended: `(cursor, *primary key)`, as the connector's own rows gave it (timestamps as microseconds, dates as
-days, decimals as strings), or only the key in a pass without cursor. Only the source orders positions."""
+"""Where a read ended: `(cursor, *primary key)`, as the connector's own rows gave it (timestamps as microseconds, dates
+as days, decimals as strings), or only the key in a pass without cursor. Only the source orders positions."""
 
 Memory: TypeAlias = Mapping[str, object] | None
 """What a connector wants to be handed back at the next poll; JSON values only."""
@@ -178,7 +178,8 @@ class Progress:
 class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
-    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor holds; `offset` is the last segment written. `kept`
+    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
+    holds; `offset` is the last segment written. `kept`
     and `added` count the remembered deliveries after the last clean-up, and since.
     """
 

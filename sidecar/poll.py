@@ -11,7 +11,7 @@ footer (`recovery.py`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from sidecar.state import WatermarkStore
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One page done: rows read and rows new, the segment that holds them (None: nothing new), and whether all is read."""
+    """One page done: rows read, rows new, the segment that holds them (None: nothing new), and whether all is read."""
 
     table: str
     rows_read: int
@@ -39,7 +39,9 @@ class Step:
     origin: str
 
 
-def poll(connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore) -> Iterator[Step]:
+def poll(
+    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore
+) -> Generator[Step, None, None]:
     """Bring *tracked*'s log up to the source, page by page; each step yielded is durable.
 
     Closing the iterator between two steps interrupts the poll; the next one goes on from there.
@@ -69,8 +71,8 @@ def check_settings(tracked: Tracked, mark: Watermark) -> None:
     """Raise SettingsError if *mark* was made under another key or other cursor columns."""
     if mark.settings != settings(tracked):
         raise SettingsError(
-            f'table "{tracked.name}": its position was made under the key and cursors ({mark.settings}), the settings now '
-            f"say ({settings(tracked)}). Put them back, or begin again: sidecar watermark reset {tracked.name}"
+            f'table "{tracked.name}": its position was made under the key and cursors ({mark.settings}), the settings '
+            f"now say ({settings(tracked)}). Put them back, or begin again: sidecar watermark reset {tracked.name}"
         )
 
 
