@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -85,8 +86,8 @@ def check_schema(tracked: Tracked, log: ChangeLog) -> None:
         index = held.get_field_index(field.name)
         if index >= 0 and held.field(index).type != field.type:
             raise SchemaChanged(
-                f'table "{tracked.name}": column "{field.name}" is {field.type} now, the log holds {held.field(index).type}. '
-                f"Leave the column out (columns = …), or begin the log again under another [state] path."
+                f'table "{tracked.name}": column "{field.name}" is {field.type} now, the log holds it as '
+                f"{held.field(index).type}. Leave it out (columns = …), or begin again under another [state] path."
             )
 
 
