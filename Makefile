@@ -34,7 +34,7 @@ test: install ## Run the tests
 lint: install ## Check style, formatting and import layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/lint-imports --cache-dir .venv/.import_linter_cache
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 format: install ## Fix what can be fixed automatically
 	@$(BIN)/ruff check --fix .

@@ -190,8 +190,9 @@ def _start(config: dict[str, str]) -> SparkSession:
         try:
             return builder.getOrCreate()
         except PySparkRuntimeError as error:
+            reason = str(error).rstrip(".")
             raise SettingsError(
-                f"Spark did not start on {java}: {str(error).rstrip('.')}. Java says why in the lines above; most often an option in "
+                f"Spark did not start on {java}: {reason}. Java says why in the lines above; most often an option in "
                 "the Spark settings is not one of Java's, or spark.driver.memory is more than the machine has."
             ) from error
 
