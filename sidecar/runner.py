@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
-
 from sidecar import consumers, feed, retention
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable, StateDamaged, StateHeld
@@ -26,6 +24,9 @@ log_ = logging.getLogger("sidecar")
 
 ATTEMPTS = 4
 """How often one poll of a table is tried before it is left to the next run."""
+
+FIRST_PAUSE = 0.2
+"""Seconds before the second attempt; the pauses then double."""
 
 
 @dataclass
@@ -123,9 +124,10 @@ class Runner:
         clock, store = self.sidecar.clock, self.sidecar.store
         result, began = PollResult(tracked.name), clock.monotonic()
         try:
-            for attempt in self._attempts():
-                with attempt:
-                    self._poll(tracked, result)
+            try:
+                self._poll(tracked, result)
+            except SourceUnavailable as error:
+                self._again(tracked, result, error)
         except (StateDamaged, StateHeld):
             raise
         except SidecarError as error:
@@ -165,15 +167,24 @@ class Runner:
         if pulse is not None:
             self._quiet[tracked.name] = pulse
 
-    def _attempts(self) -> Retrying:
-        return Retrying(
+    def _again(self, tracked: Tracked, result: PollResult, error: SourceUnavailable) -> None:
+        """Retry a poll that failed for what may pass; it goes on from its last page."""
+        # Imported when something has failed: a run without changes has no time to lose.
+        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+        if self._stopping():
+            raise error
+        log_.warning("%s Trying again.", error)
+        self.sidecar.clock.sleep(FIRST_PAUSE, self.stop)
+        for attempt in Retrying(
             retry=retry_if_exception_type(SourceUnavailable),
-            stop=stop_after_attempt(1 if self._stopping() else ATTEMPTS),
-            wait=wait_exponential_jitter(initial=0.2, max=5, jitter=0.2),
+            stop=stop_after_attempt(ATTEMPTS - 1),
+            wait=wait_exponential_jitter(initial=2 * FIRST_PAUSE, max=5, jitter=FIRST_PAUSE),
             sleep=lambda seconds: self.sidecar.clock.sleep(seconds, self.stop),
-            before_sleep=lambda state: log_.warning("%s Trying again.", state.outcome and state.outcome.exception()),
             reraise=True,
-        )
+        ):
+            with attempt:
+                self._poll(tracked, result)
 
     # -- sinks ---------------------------------------------------------------------------------------------------------
 
