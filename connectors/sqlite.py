@@ -1,0 +1,244 @@
+"""SQLite as a source: tables, their columns, and pages of their rows, each from one short read transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connectors import sqlite_types as types
+from connectors.sqlite_cursor import Cursors, odd_deletions
+from connectors.sqlite_file import File
+from connectors.sqlite_query import Statement, names, page_statements
+from sidecar.connector import Finding, Source, SourceConnector
+from sidecar.errors import SettingsError
+from sidecar.model import DELETED, Column, Horizon, Memory, Page, Scalar, Table, Tracked
+from sidecar.sql import quoted
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+_SHADOWS = (
+    "config", "content", "data", "docsize", "idx", "node", "parent", "rowid", "segdir", "segments", "stat", "vocab",
+)  # fmt: skip
+"""What FTS and R-Tree call their own tables, after the name of the virtual one."""
+
+
+class SQLiteConnector(SourceConnector):
+    """One SQLite file, read by its own process's sqlite3, never written.
+
+    The connection is held, a transaction never is: each read is fetched to memory and let go. So `snapshot` holds
+    nothing, and two reads may see two states; the core is made for that.
+    """
+
+    scheme = "sqlite"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.file = File(source)
+        self._cursors = Cursors(self.file)
+        self._lock = threading.RLock()
+
+    def tables(self) -> Sequence[str]:
+        with self._lock:
+            self.file.look()
+            with self.file.reading():
+                database = self._utils()
+                return [*_real(database), *database.view_names()]
+
+    def describe(self, table: str) -> Table:
+        with self._lock:
+            self.file.look()
+            with self.file.reading(table) as connection:
+                database = self._utils()
+                views = database.view_names()
+                name = _named(table, [*_real(database), *views], str(self.file.path))
+                is_view = name in views
+                key: tuple[str, ...] = ()
+                if not is_view:
+                    utils = database.table(name)
+                    key = () if utils.use_rowid else tuple(utils.pks)
+                return Table(name, (name,), _columns(connection, name, key), key, "view" if is_view else "table")
+
+    def read(self, page: Page) -> pa.Table:
+        with self._lock:
+            return self._read(page)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._lock:
+            self.file.look()
+        yield
+
+    def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
+        with self._lock, self.file.reading(tracked.name) as connection:
+            memory = self._cursors.recalled(connection, tracked, memory)
+        now = self.source.clock.now()
+        return Horizon(now=now, settled=now, memory=memory)
+
+    def greatest(self, page: Page, at_most: int | None) -> int | None:
+        if page.scan.cursor is None:
+            return None
+        with self._lock, self.file.reading(page.tracked.name) as connection:
+            return self._cursors.greatest(connection, page, at_most)
+
+    def pulse(self) -> object | None:
+        with self._lock:
+            found = self.file.look()
+            connection = self.file.connection()
+            try:
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:
+                self.file.fail(error)
+            # data_version means something on its own connection only; the times catch a copy over the file in place.
+            state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            return (self.file.generation, *state, version)
+
+    def check(self, tracked: Tracked) -> Sequence[Finding]:
+        from connectors.sqlite_check import findings
+
+        with self._lock:
+            self.file.look()
+            with self.file.reading(tracked.name) as connection:
+                return findings(connection, tracked, self._cursors, self.source.clock.now())
+
+    def close(self) -> None:
+        with self._lock:
+            self.file.close()
+
+    def _utils(self) -> Database:
+        # 60 ms of a start; Database(path) would make the file, and plugins may do anything.
+        from sqlite_utils import Database
+
+        return Database(self.file.connection(), recursive_triggers=False, execute_plugins=False)
+
+    def _read(self, page: Page) -> pa.Table:
+        tracked = page.tracked
+        with self.file.reading(tracked.name) as connection:
+            ranges, indexed = self._cursors.ranges(connection, page)
+            position = self._cursors.raw(connection, page)
+            rows: list[tuple[object, ...]] = []
+            for statement in page_statements(page, ranges, position, indexed=indexed):
+                rows += self._fetch(connection, tracked, statement, page.limit - len(rows))
+                if len(rows) >= page.limit:
+                    break
+        table = _arrow(tracked, rows)
+        self._cursors.saw(page, table)
+        odd_deletions(tracked, table)
+        return table
+
+    def _fetch(
+        self, connection: sqlite3.Connection, tracked: Tracked, statement: Statement, limit: int
+    ) -> list[tuple[object, ...]]:
+        parameters = (*statement.parameters, limit)
+        try:
+            return connection.execute(statement.sql, parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                _broken_text(connection, tracked, statement.sql, parameters)
+            if tracked.deleted_when and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+                _check_condition(connection, tracked)
+            raise
+
+
+def _named(asked: str, known: Sequence[str], path: str) -> str:
+    """Return *asked* as the database spells it; names are case-insensitive in SQLite."""
+    if asked in known:
+        return asked
+    folded = [n for n in known if n.lower() == asked.lower()]
+    if len(folded) == 1:
+        return folded[0]
+    near = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or sorted(known)[:5]
+    hint = f"; there are {', '.join(near)}" if near else "; there are none at all"
+    raise SettingsError(f'{path}: there is no table or view "{asked}"{hint}')
+
+
+def _real(database: Database) -> list[str]:
+    """Return the tables that hold an application's rows: not SQLite's own, not virtual, not a virtual table's store."""
+    found = [n for n in database.table_names() if not n.lower().startswith("sqlite_")]
+    virtual = {n for n in found if database.table(n).virtual_table_using}
+    shadows = {f"{name}_{ending}" for name in virtual for ending in _SHADOWS}
+    return [n for n in found if n not in virtual and n not in shadows]
+
+
+def _columns(connection: sqlite3.Connection, table: str, key: Sequence[str]) -> tuple[Column, ...]:
+    """Return *table*'s columns, generated ones too: sqlite-utils, like PRAGMA table_info, does not see those."""
+    rows = connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+    indexes = connection.execute(f"PRAGMA index_list({quoted(table)})").fetchall()
+    # An INTEGER PRIMARY KEY without an index of its own is the rowid, which is never NULL. Other keys may hold NULLs,
+    # by an old mistake that SQLite keeps, unless the table is STRICT or WITHOUT ROWID: then notnull says so.
+    is_rowid = len(key) == 1 and not any(index[3] == "pk" for index in indexes)
+    found = []
+    for _, name, declared, not_null, _, in_key, hidden in rows:
+        if hidden == 1:
+            continue
+        nullable = not not_null and not (in_key and is_rowid and declared.upper() == "INTEGER")
+        found.append(Column(name, declared, types.arrow(declared), nullable))
+    return tuple(found)
+
+
+def _arrow(tracked: Tracked, rows: list[tuple[object, ...]]) -> pa.Table:
+    wanted = names(tracked)
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [()] * (len(wanted) + 1)
+    arrays, fields = [], []
+    for name, values in zip(wanted, columns, strict=False):
+        described = tracked.table.column(name)
+        assert described is not None
+        try:
+            arrays.append(types.array(values, described.arrow))
+        except types.Misfit as misfit:
+            declared = f"declared {described.type}" if described.type else "declared without a type"
+            raise SettingsError(
+                f'table "{tracked.name}": column "{name}" ({declared}) {misfit.reason} (first key: '
+                f"{_key(tracked, wanted, rows[misfit.row])}). Nothing is converted silently: correct the value, or "
+                "leave the column out (columns = …)"
+            ) from misfit
+        fields.append(pa.field(name, described.arrow))
+    if tracked.deleted_at or tracked.deleted_when:
+        arrays.append(pa.array([v == 1 for v in columns[len(wanted)]], pa.bool_()))
+        fields.append(pa.field(DELETED, pa.bool_()))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _key(tracked: Tracked, wanted: Sequence[str], row: Sequence[object]) -> str:
+    return ", ".join(f"{name}={row[wanted.index(name)]!r}" for name in tracked.key)
+
+
+def _broken_text(connection: sqlite3.Connection, tracked: Tracked, sql: str, parameters: Sequence[Scalar]) -> None:
+    """Raise SettingsError for the first value among the rows of *sql* that is no UTF-8; it has one."""
+    wanted = names(tracked)
+    connection.text_factory = bytes
+    try:
+        # A blob column's bytes are as they should be: asking for the class tells them apart from text.
+        for row in connection.execute(sql, parameters):
+            for name, value in zip(wanted, row, strict=False):
+                described = tracked.table.column(name)
+                if not isinstance(value, bytes) or described is None or pa.types.is_binary(described.arrow):
+                    continue
+                try:
+                    value.decode()
+                except UnicodeDecodeError as error:
+                    raise SettingsError(
+                        f'table "{tracked.name}": column "{name}" holds text that is not valid UTF-8, byte '
+                        f"{error.start} (key: {_key(tracked, wanted, row)}). Correct the value, or leave the column "
+                        "out (columns = …)"
+                    ) from None
+    finally:
+        connection.text_factory = str
+
+
+def _check_condition(connection: sqlite3.Connection, tracked: Tracked) -> None:
+    """Raise SettingsError if it is `deleted_when` that the database does not understand."""
+    try:
+        connection.execute(f"SELECT (\n{tracked.deleted_when}\n) FROM {quoted(tracked.name)} LIMIT 0")
+    except sqlite3.Error as error:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute(f"SELECT 1 FROM {quoted(tracked.name)} LIMIT 0")
+            raise SettingsError(
+                f'table "{tracked.name}": deleted_when = "{tracked.deleted_when}" is no condition on it: {error}'
+            ) from error

@@ -1,0 +1,342 @@
+"""What a cursor column really holds, and therefore where its values above a closed one are.
+
+The declaration promises little: a DATETIME column holds text in one application and milliseconds in the next. Each
+question here is asked of an index, costs microseconds, and is asked once a pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors import sqlite_ranges as ranges_
+from connectors import sqlite_types as types
+from connectors.sqlite_query import column, members, page_statements
+from connectors.sqlite_ranges import Range
+from sidecar import cursor
+from sidecar.errors import SettingsError
+from sidecar.model import Memory, Page, Scalar, Tracked
+from sidecar.sql import quoted
+
+if TYPE_CHECKING:
+    from connectors.sqlite_file import File
+
+log = logging.getLogger("sidecar")
+
+_NEWEST = 5_000
+_CHUNK = 200
+_DATE = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.,][0-9]{1,9})?)?"
+_READING = f"^{_DATE}([ T]{_TIME})?$"
+_UTC = f"^{_DATE}([ T]{_TIME}Z?)?$"
+_ZONED = f"^{_DATE}[ T]{_TIME} ?(Z|UTC|[-+][0-9]{{2}}:?[0-9]{{2}})$"
+
+
+class Cursors:
+    """The cursor columns of one source, as far as they are known. Knows nothing that could not be asked again."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._holds: dict[tuple[str, str], str] = {}
+        self._shifted: set[tuple[str, str]] = set()
+        self._ordered: dict[tuple[object, ...], bool] = {}
+        self._warned: set[tuple[str, str, str]] = set()
+
+    def ranges(self, connection: sqlite3.Connection, page: Page) -> tuple[list[Range], bool]:
+        """Return the stretches in which *page*'s rows are, and whether an index yields them in order."""
+        indexed = self.indexed(connection, page)
+        name = page.scan.cursor
+        if name is None:
+            return [Range()], indexed
+        closed, tracked = page.closed.get(page.scan.name), page.tracked
+        holds = self.holds(connection, page, name)
+        if holds == "integer":
+            return ranges_.integers(closed), indexed
+        if holds == "real":
+            return ranges_.reals(closed), indexed
+        if holds != "text":
+            return ranges_.epochs(closed, holds) if holds else [Range()], indexed
+        # Without an index every value is looked at anyway.
+        offsets = closed is not None and (not indexed or self._is_shifted(connection, page, name, closed))
+        return ranges_.texts(closed, tracked.timezone, offsets=offsets), indexed
+
+    def raw(self, connection: sqlite3.Connection, page: Page) -> tuple[Scalar, ...] | None:
+        """Return *page*'s position as it stands in the file: a number that was delivered as text is one again."""
+        if page.after is None:
+            return None
+        tracked, found = page.tracked, []
+        columns = ((page.scan.cursor,) if page.scan.cursor else ()) + tracked.key
+        for name, value in zip(columns, page.after, strict=True):
+            number = types.number(value)
+            if number is not value and name == page.scan.cursor:
+                found.append(value if self.holds(connection, page, name) == "text" else number)
+            elif number is not value and types.keeps_numbers(_declared(tracked, name)):
+                found.append(number if _is_number(connection, tracked, name, number, value) else value)
+            else:
+                found.append(value)
+        return tuple(found)
+
+    def holds(self, connection: sqlite3.Connection, page: Page, name: str) -> str:
+        """Return what the cursor column *name* holds: `integer`, `real`, `text`, a unit of time for numbers in a column
+        that arrives as string, or nothing for numbers that are no times.
+        """
+        tracked = page.tracked
+        described = tracked.table.column(name)
+        assert described is not None
+        if pa.types.is_integer(described.arrow):
+            return "integer"
+        if pa.types.is_floating(described.arrow):
+            return "real"
+        if not types.keeps_numbers(described.type):
+            return "text"
+        known = self._holds.get((tracked.name, name))
+        if page.after is None or known is None:
+            known = self._holds[(tracked.name, name)] = _numbers_or_text(connection, tracked, name)
+        return known
+
+    def indexed(self, connection: sqlite3.Connection, page: Page) -> bool:
+        """Return whether SQLite reads the pass in order by an index; asked again whenever the schema changes."""
+        version = connection.execute("PRAGMA schema_version").fetchone()[0]
+        key = (self._file.generation, version, page.tracked.name, page.scan, page.tracked.key)
+        if key not in self._ordered:
+            self._ordered[key] = not any("USE TEMP B-TREE FOR ORDER BY" in line for line in plan(connection, page))
+        return self._ordered[key]
+
+    def greatest(self, connection: sqlite3.Connection, page: Page, at_most: int | None) -> int | None:
+        """Return the greatest comparable value of *page*'s rows not above *at_most*, or a lower one that is there."""
+        name, tracked = page.scan.cursor, page.tracked
+        assert name is not None
+        described = tracked.table.column(name)
+        assert described is not None
+        closed = page.closed.get(page.scan.name)
+        low, high = self._ends(connection, page, at_most)
+        top, order = high, column(tracked, name)
+        home = {"integer": (int,), "real": (float, int), "text": (str,)}.get(
+            self.holds(connection, page, name), (int, float)
+        )
+        while True:
+            parameters: list[Scalar] = []
+            terms = [Range(low, top).sql(order, parameters), *members(page, parameters)]
+            rows = connection.execute(
+                f"SELECT {order} FROM {quoted(tracked.name)} WHERE {' AND '.join(terms)} ORDER BY {order} DESC LIMIT ?",
+                (*parameters, _CHUNK),
+            ).fetchall()
+            values = [v for (v,) in rows if isinstance(v, home)]
+            found = cursor.greatest_within(
+                cursor.comparable(types.array(values, described.arrow), tracked.timezone), at_most
+            )
+            if found is not None:
+                return found if closed is None or found > closed else None
+            if len(rows) < _CHUNK:
+                return None
+            top = rows[-1][0]
+
+    def recalled(self, connection: sqlite3.Connection, tracked: Tracked, memory: Memory) -> Memory:
+        """Take over what *memory* says of text columns that hold offsets, or look through them; return it as it stands.
+
+        Only a table that was never polled is looked through. From then on every row is seen as it is read.
+        """
+        texts = [p.cursor for p in tracked.passes if p.cursor and _is_text(tracked, p.cursor)]
+        if not texts:
+            return None
+        known = memory.get("offsets") if memory and memory.get("timezone") == tracked.timezone else None
+        for name in texts:
+            if isinstance(known, list) and name in known:
+                self._shifted.add((tracked.name, name))
+            elif known is None:
+                where = column(tracked, name)
+                glob = "*[-+ZzU]*" if tracked.timezone else "*[-+][0-9][0-9]*"
+                sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE substr(+{where}, 11) GLOB ? LIMIT 1"
+                if connection.execute(sql, (glob,)).fetchone():
+                    self._shifted.add((tracked.name, name))
+        return {
+            "offsets": [n for n in dict.fromkeys(texts) if (tracked.name, n) in self._shifted],
+            "timezone": tracked.timezone,
+        }
+
+    def saw(self, page: Page, data: pa.Table) -> None:
+        """Take note of offsets in a page's cursor column, and warn of the first text there that is no time."""
+        name, tracked = page.scan.cursor, page.tracked
+        if name is None or not _is_text(tracked, name) or not len(data):
+            return
+        values = data.column(name)
+        odd = _unlike(values, _READING if tracked.timezone else _UTC)
+        if odd is None:
+            return
+        rest = values.filter(odd)
+        zoned = pc.match_substring_regex(rest, _ZONED)
+        if pc.any(zoned).as_py():
+            self._shifted.add((tracked.name, name))
+        for index, value in zip(
+            pc.indices_nonzero(odd).filter(pc.invert(zoned)).to_pylist(),
+            rest.filter(pc.invert(zoned)).to_pylist(),
+            strict=True,
+        ):
+            if cursor.from_text(value, tracked.timezone) is None:
+                self._warn(tracked, name, key_of(tracked, data, index))
+                return
+
+    def _warn(self, tracked: Tracked, name: str, key: str) -> None:
+        if (tracked.name, name, key) not in self._warned:
+            self._warned.add((tracked.name, name, key))
+            log.warning(
+                'table "%s": cursor column "%s" holds a text that is no time (first key: %s). Such rows are delivered, '
+                "but move nothing, and are read again at each poll; correct the value",
+                tracked.name, name, key,
+            )  # fmt: skip
+
+    def _ends(self, connection: sqlite3.Connection, page: Page, at_most: int | None) -> tuple[Scalar, Scalar]:
+        """Return bounds in the column's order of every time above closed and not above *at_most*."""
+        name = page.scan.cursor
+        assert name is not None
+        found, _ = self.ranges(connection, page)
+        closed, tracked = page.closed.get(page.scan.name), page.tracked
+        holds = self.holds(connection, page, name)
+        if holds == "text":
+            # Of several stretches the first ones hold no times.
+            low = None if closed is None or len(found) == 1 else found[min(2, len(found) - 1)].low
+            return low, None if at_most is None else ranges_.ceiling(at_most)
+        low = found[-1].low
+        if at_most is None:
+            return low, ""
+        if holds == "integer":
+            return low, at_most + 1
+        if holds == "real":
+            return low, at_most / 1e6 + max(1e-6, abs(at_most / 1e6) * 1e-15)
+        del tracked
+        return low, at_most * cursor.PER_SECOND[holds] // 1_000_000 + 1 if holds else ""
+
+    def _is_shifted(self, connection: sqlite3.Connection, page: Page, name: str, closed: int) -> bool:
+        """Return whether the column holds values whose digits are behind its clock's, as far as is known."""
+        tracked = page.tracked
+        known = (tracked.name, name) in self._shifted
+        if known or page.after is not None or (window := ranges_.shifted(closed, tracked.timezone)) is None:
+            return known
+        first, last, glob = window
+        where = column(tracked, name)
+        found = connection.execute(
+            f"SELECT 1 FROM (SELECT {where} AS c FROM {quoted(tracked.name)} WHERE {where} >= ? AND {where} < ? "
+            f"ORDER BY {where} DESC LIMIT {_NEWEST}) WHERE substr(c, 11) GLOB ? LIMIT 1",
+            (first, last, glob),
+        ).fetchone()
+        if found:
+            self._shifted.add((tracked.name, name))
+        return found is not None
+
+
+def plan(connection: sqlite3.Connection, page: Page) -> list[str]:
+    """Return SQLite's plan for a page in the middle of *page*'s pass, a line each."""
+    stretch = [Range(0 if page.scan.cursor is None else "2024-01-01")]
+    statement = next(page_statements(page, stretch, None, indexed=True))
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", (*statement.parameters, page.limit)).fetchall()
+    return [str(row[3]) for row in rows]
+
+
+def odd_deletions(tracked: Tracked, data: pa.Table) -> None:
+    """Raise SettingsError for a `deleted_at` that is neither NULL, nor a time, nor listed in `not_deleted`.
+
+    Frameworks write '0000-00-00 00:00:00' or 0 for "not deleted": taken for a time, it would delete every row.
+    """
+    name = tracked.deleted_at
+    if name is None or not len(data):
+        return
+    values = data.column(name)
+    if values.null_count == len(values):
+        return
+    if _is_text(tracked, name):
+        odd = _unlike(values, _UTC)
+        listed = {s if isinstance(s, str) else repr(s) for s in tracked.not_deleted}
+        wrong = (
+            (i, v)
+            for i, v in (
+                ()
+                if odd is None
+                else zip(pc.indices_nonzero(odd).to_pylist(), values.filter(odd).to_pylist(), strict=True)
+            )
+            if v not in listed and cursor.from_text(v, tracked.timezone) is None
+        )
+    else:
+        zeros = pc.fill_null(pc.equal(values, 0), False)
+        wrong = ((i, 0) for i in pc.indices_nonzero(zeros).to_pylist() if 0 not in tracked.not_deleted)
+    for index, value in wrong:
+        shown = f'"{value}"' if isinstance(value, str) else str(value)
+        raise SettingsError(
+            f'table "{tracked.name}": {tracked.name}.{name} holds {shown}, which is no time (first key: '
+            f"{key_of(tracked, data, index)}). If it means that the row is not deleted, say so: "
+            f'[tables.{tracked.name}] not_deleted = [{shown}]. If the column is a flag: deleted_when = "{name} = …"'
+        )
+
+
+def key_of(tracked: Tracked, data: pa.Table, row: int) -> str:
+    """Return the key of *row* as messages show it."""
+    return ", ".join(f"{name}={data.column(name)[row].as_py()!r}" for name in tracked.key)
+
+
+def _unlike(values: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray | None:
+    """Return which values do not match, NULLs apart; None if all do."""
+    odd = pc.invert(pc.fill_null(pc.match_substring_regex(values, pattern), True))
+    return odd if pc.any(odd).as_py() else None
+
+
+def _is_text(tracked: Tracked, name: str) -> bool:
+    described = tracked.table.column(name)
+    return described is not None and bool(pa.types.is_string(described.arrow))
+
+
+def _declared(tracked: Tracked, name: str) -> str:
+    described = tracked.table.column(name)
+    assert described is not None
+    return described.type
+
+
+def _numbers_or_text(connection: sqlite3.Connection, tracked: Tracked, name: str) -> str:
+    """Return `text`, or the unit of the column's numbers; SettingsError if it holds both, or two units."""
+    where = column(tracked, name)
+    listed: tuple[Scalar, ...] = tracked.not_deleted if name == tracked.deleted_at else ()
+    but = f" AND {where} NOT IN ({', '.join('?' * len(listed))})" if listed else ""
+
+    def first(condition: str, *values: Scalar, order: str = "") -> Scalar:
+        table = quoted(tracked.name)
+        sql = f"SELECT {where} FROM {table} WHERE {where} {condition}{but} ORDER BY {where} {order} LIMIT 1"
+        row: Sequence[Scalar] | None = connection.execute(sql, (*values, *listed)).fetchone()
+        return None if row is None else row[0]
+
+    # Numbers stand before text, and '' is the first text.
+    number = first("< ?", "", order="DESC")
+    if number is None:
+        return "text"
+    text = first(">= ?", "")
+    say = f'table "{tracked.name}": cursor column "{name}" (declared {_declared(tracked, name) or "without a type"})'
+    if text is not None:
+        raise SettingsError(
+            f"{say} holds numbers and text, for example {number!r} and {text!r}: they have no common order in time. "
+            "Write one form in all rows, or choose another cursor column"
+        )
+    assert isinstance(number, (int, float))
+    last = ranges_.unit_of(number)
+    least = first(f">= {ranges_.FIRST_EPOCH} AND {where} < ?", "")
+    if isinstance(least, (int, float)) and last is not None and ranges_.unit_of(least) not in (last, None):
+        raise SettingsError(
+            f"{say} counts time in two units, for example {least!r} and {number!r}. Write one unit in all rows, or "
+            "choose another cursor column"
+        )
+    return last or ""
+
+
+def _is_number(connection: sqlite3.Connection, tracked: Tracked, name: str, number: Scalar, text: Scalar) -> bool:
+    """Return whether the key part that was delivered as *text* stands in the file as *number*."""
+    where = column(tracked, name)
+
+    def exists(condition: str, value: Scalar) -> bool:
+        sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {where} {condition} ? LIMIT 1"
+        return connection.execute(sql, (value,)).fetchone() is not None
+
+    if exists("=", number):
+        return True
+    # Gone since it was delivered: where numbers are, they come first, so that nothing is passed over.
+    return not exists("=", text) and exists("<", "")

@@ -1,0 +1,112 @@
+"""The SELECTs of one pass: a page is a short list of them, each one search in an index, run until it is full.
+
+Every column is written as `"table"."column"`: SQLite takes a bare `"no such column"` for a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from connectors.sqlite_ranges import Range, after
+from sidecar.model import Page, Scalar, Tracked
+from sidecar.sql import quoted
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A SELECT up to its LIMIT, which is the last parameter and still to be given."""
+
+    sql: str
+    parameters: tuple[Scalar, ...]
+
+
+def names(tracked: Tracked) -> tuple[str, ...]:
+    """Return the columns that a page reads: those delivered, then those that Sidecar needs."""
+    needed = (*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at)
+    return tuple(dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)]))
+
+
+def column(tracked: Tracked, name: str) -> str:
+    """Return *name* as a column of *tracked*'s table, and of nothing else."""
+    return f"{quoted(tracked.name)}.{quoted(name)}"
+
+
+def page_statements(
+    page: Page, ranges: Sequence[Range], position: tuple[Scalar, ...] | None, *, indexed: bool
+) -> Iterator[Statement]:
+    """Yield the SELECTs that together give *page*'s rows after *position*, in its order.
+
+    With an index each stretch is a search of its own, and so is each part of a tie: a row value over a tie costs the
+    whole group a page. Without one, every statement would be a scan, so there is but one.
+    """
+    tracked, scan = page.tracked, page.scan
+    key = [column(tracked, name) for name in tracked.key]
+    cursor = [column(tracked, scan.cursor)] if scan.cursor else []
+    order = [*cursor, *key]
+    if not indexed:
+        parameters: list[Scalar] = []
+        terms = []
+        if cursor:
+            terms.append("(" + " OR ".join(f"({r.sql(cursor[0], parameters)})" for r in ranges) + ")")
+        if position is not None:
+            terms.append(f"({', '.join(order)}) > ({', '.join('?' * len(order))})")
+            parameters.extend(position)
+        yield _select(page, terms, parameters, order)
+        return
+    if position is None:
+        for each in ranges if cursor else [Range()]:
+            parameters = []
+            yield _select(page, [each.sql(cursor[0], parameters)] if cursor else [], parameters, order)
+        return
+    for length in range(len(order) - 1, len(cursor) - 1, -1):
+        terms = [*(f"{name} = ?" for name in order[:length]), f"{order[length]} > ?"]
+        yield _select(page, terms, list(position[: length + 1]), order)
+    if cursor:
+        for each in after(ranges, position[0]):
+            parameters = []
+            yield _select(page, [each.sql(cursor[0], parameters)], parameters, order)
+
+
+def members(page: Page, parameters: list[Scalar]) -> list[str]:
+    """Return the conditions that make a row one of *page*'s pass, its cursor value apart."""
+    tracked, scan = page.tracked, page.scan
+    terms = [f"{column(tracked, name)} IS NULL" for name in scan.nulls]
+    if scan.name == "deleted":
+        if tracked.not_deleted:
+            assert tracked.deleted_at is not None
+            terms.append(f"{column(tracked, tracked.deleted_at)} NOT IN ({', '.join('?' * len(tracked.not_deleted))})")
+            parameters.extend(tracked.not_deleted)
+        if page.closed.get("updated") is None:
+            # The first poll's updated pass reads every stamped row, the deleted ones among them.
+            terms.append(f"{column(tracked, tracked.updated_at)} IS NULL")
+    return terms
+
+
+def deleted(tracked: Tracked, parameters: list[Scalar]) -> str | None:
+    """Return an expression that is 1 for a soft-deleted row and 0 for any other; None where there are none."""
+    parts = []
+    if tracked.deleted_at:
+        name = column(tracked, tracked.deleted_at)
+        part = f"{name} IS NOT NULL"
+        if tracked.not_deleted:
+            part += f" AND {name} NOT IN ({', '.join('?' * len(tracked.not_deleted))})"
+            parameters.extend(tracked.not_deleted)
+        parts.append(part)
+    if tracked.deleted_when:
+        # On a line of its own, for it may end in a comment.
+        parts.append(f"(\n{tracked.deleted_when}\n)")
+    return f"CASE WHEN {' OR '.join(f'({p})' for p in parts)} THEN 1 ELSE 0 END" if parts else None
+
+
+def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]) -> Statement:
+    tracked = page.tracked
+    parameters: list[Scalar] = []
+    wanted = [column(tracked, name) for name in names(tracked)]
+    gone = deleted(tracked, parameters)
+    if gone:
+        wanted.append(gone)
+    parameters.extend(values)
+    where = " AND ".join([*terms, *members(page, parameters)]) or "1"
+    sql = f"SELECT {', '.join(wanted)} FROM {quoted(tracked.name)} WHERE {where} ORDER BY {', '.join(order)} LIMIT ?"
+    return Statement(sql, tuple(parameters))

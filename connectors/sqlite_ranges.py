@@ -1,0 +1,170 @@
+"""Which stretches of a cursor column, in SQLite's own order, hold the values above a closed one. Pure.
+
+A text column sorts by bytes, and that is not the order of time: on one day `2024-05-01 23:00` stands before
+`2024-05-01T01:00`, for a blank sorts before a T, and `…T08:00:00-05:00` before the earlier `…T09:00:00Z`. So what is
+above a closed value lies in several stretches. Each is one search in an index; together they hold every row above it,
+and few at or below it, which the core drops by exact comparison.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from sidecar.clock import SECOND, instant
+from sidecar.cursor import PER_SECOND
+from sidecar.model import Scalar
+
+FIRST_EPOCH = 10**8
+"""Numbers below it (before March 1973, in seconds) are no times in a column that is declared to hold times."""
+
+_HOUR = 3600 * SECOND
+_FARTHEST = 16 * _HOUR
+"""No zone is farther from UTC than this."""
+
+# 0001-01-01 is what an unset time looks like in .NET; it is a time, and a table may be full of it.
+_NO_TIMES = (("", "0001-01-01"), ("0001-01-02", "1753-"))
+_OLDEST = -6_847_804_800 * SECOND  # 1753-01-01
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Cursor values from `low` (itself left out if `beyond`) to below `high`, in the column's order, none of them NULL.
+
+    `only` narrows them further: a condition over `{c}`, with its values.
+    """
+
+    low: Scalar = None
+    high: Scalar = None
+    beyond: bool = False
+    only: str = ""
+    values: tuple[Scalar, ...] = ()
+
+    def sql(self, column: str, parameters: list[Scalar]) -> str:
+        """Return the condition on *column* (quoted), appending its values to *parameters*."""
+        terms = []
+        if self.low is not None:
+            terms.append(f"{column} {'>' if self.beyond else '>='} ?")
+            parameters.append(self.low)
+        if self.high is not None:
+            terms.append(f"{column} < ?")
+            parameters.append(self.high)
+        if self.only:
+            # The plus keeps the planner from making two searches, and a sort, of an OR.
+            terms.append("(" + self.only.replace("{c}", f"+{column}") + ")")
+            parameters.extend(self.values)
+        return " AND ".join(terms) or f"{column} IS NOT NULL"
+
+
+def after(ranges: Sequence[Range], value: Scalar) -> list[Range]:
+    """Return what of *ranges* lies beyond *value*."""
+    found = []
+    for each in ranges:
+        if each.high is not None and each.high <= value:  # type: ignore[operator]
+            continue
+        if each.low is None or each.low <= value:  # type: ignore[operator]
+            found.append(dataclasses.replace(each, low=value, beyond=True))
+        else:
+            found.append(each)
+    return found
+
+
+def integers(closed: int | None) -> list[Range]:
+    """Return where an integer column is above *closed*."""
+    return [Range()] if closed is None else [Range(closed, beyond=True)]
+
+
+def reals(closed: int | None) -> list[Range]:
+    """Return where a real column is above *closed*, which counts millionths."""
+    if closed is None:
+        return [Range()]
+    value = closed / SECOND
+    return [Range(value - max(1 / SECOND, abs(value) * 1e-15), beyond=True)]
+
+
+def epochs(closed: int | None, unit: str) -> list[Range]:
+    """Return where numbers that count *unit*s since 1970 are above *closed* (microseconds), or no times at all."""
+    if closed is None:
+        return [Range()]
+    bound = closed * PER_SECOND[unit] // SECOND
+    return [Range(bound, beyond=True)] if bound < FIRST_EPOCH else [Range(None, FIRST_EPOCH), Range(bound, beyond=True)]
+
+
+def unit_of(number: float) -> str | None:
+    """Return the unit in which *number* is a time between 1973 and 2286; None if there is none. They do not overlap."""
+    return {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}.get(len(str(int(number))))
+
+
+def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:
+    """Return where text is above *closed* (microseconds, of UTC or of *timezone*'s clock), or is no time at all.
+
+    *offsets* says that values are there whose digits are not those of that clock: every value since the day before is
+    then looked at, in the index alone where there is one.
+    """
+    if closed is None or closed < _OLDEST:
+        return [Range()]
+    odd = [Range(low, high) for low, high in _NO_TIMES]
+    try:
+        day, minute, second = _words(closed)
+        following = _words(closed + 24 * _HOUR)[0]
+    except OverflowError:
+        return [*odd, Range("9999-12-31")]
+    if offsets:
+        ahead = _ahead(closed, timezone)
+        first = _words(closed - ahead - _FARTHEST)[0]
+        only = (
+            "CASE WHEN substr({c}, 11) GLOB '*[-+ZzU]*' THEN coalesce(CAST(strftime('%s', {c}) AS INTEGER) >= ?, 1) "
+            "ELSE {c} >= ? AND (length({c}) < 17 OR substr({c}, 12, 8) >= ?) END"
+        )
+        # What SQLite cannot read as a time is let through: the core decides.
+        values = ((closed - ahead) // SECOND, day, second)
+        return [*odd, Range(first, following, only=only, values=values), Range(following)]
+    # 'D HH:MM' stands for the whole minute, 'D' for the whole day.
+    blank, letter = (f"{day}{sign}{minute}" for sign in " T")
+    only = "{c} = ? OR {c} >= ?"
+    return [
+        *odd,
+        Range(day, f"{day} "),
+        Range(blank, f"{day}T", only=only, values=(blank, f"{day} {second}")),
+        Range(letter, only=only, values=(letter, f"{day}T{second}")),
+    ]
+
+
+def shifted(closed: int, timezone: str | None) -> tuple[str, str, str] | None:
+    """Return two texts, and a GLOB: a value between them that matches has digits behind those of its clock.
+
+    None where *closed* is no time of a calendar.
+    """
+    try:
+        ahead = _ahead(closed, timezone)
+        first, last = _words(closed - ahead - _FARTHEST)[0], _words(closed + 24 * _HOUR)[0]
+    except OverflowError:
+        return None
+    # Under a timezone ahead of UTC, a Z is behind it, too.
+    return first, last, "*[-+ZzU]*" if timezone else "*[-+][0-9][0-9]*"
+
+
+def ceiling(at_most: int) -> str | None:
+    """Return a text above everything that is a time at or below *at_most*; None if there is none."""
+    try:
+        return _words(at_most + 2 * 24 * _HOUR)[0]
+    except OverflowError:
+        return None
+
+
+def _words(micros: int) -> tuple[str, str, str]:
+    moment: datetime = instant(micros)
+    text = moment.replace(tzinfo=None, microsecond=0).isoformat()
+    return text[:10], text[11:16], text[11:19]
+
+
+def _ahead(closed: int, timezone: str | None) -> int:
+    """Return how far *timezone*'s clock is ahead of UTC at most, around the reading *closed*."""
+    if timezone is None:
+        return 0
+    zone = ZoneInfo(timezone)
+    around = (instant(closed + shift * _HOUR).astimezone(zone).utcoffset() for shift in (-36, 0, 36))
+    return max(offset or timedelta() for offset in around) // timedelta(microseconds=1)
