@@ -53,7 +53,7 @@ _SECRET_OPTION = re.compile(r"password|secret|token|credential|(access|account|a
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class SourceSettings(_Section):
@@ -236,7 +236,7 @@ def _url(at: SourceSettings) -> str:
         return at.url.get_secret_value()
     database = at.database or ""
     if at.connector == "sqlite":
-        return f"sqlite:///{database}"
+        return f"sqlite:///{quote(database)}"
     host = f"[{at.host}]" if ":" in (at.host or "") else at.host or ""
     port = f":{at.port}" if at.port else ""
     return f"{at.connector}://{host}{port}/{quote(database, safe='')}"

@@ -28,6 +28,14 @@ class Secrets(logging.Filter):
         """Know *values* as secrets from now on."""
         for value in values:
             self._forms.update(_forms(value))
+        self._compile()
+
+    def absorb(self, other: Secrets) -> None:
+        """Know what *other* knows, too."""
+        self._forms |= other._forms
+        self._compile()
+
+    def _compile(self) -> None:
         # The longest first: a secret may begin with another one.
         patterns = [_exactly(form) for form in sorted(self._forms, key=len, reverse=True)]
         self._pattern = re.compile("|".join(patterns)) if patterns else None

@@ -198,12 +198,10 @@ def _optional(names: _Names, setting: str, own: TableSettings, defaults: Default
 
 
 def _deleted_at(names: _Names, own: TableSettings, defaults: Defaults) -> str | None:
-    if own.deleted_at is None and (own.deleted_when or defaults.deleted_when):
-        # The condition says what is deleted; a column that only happens to have the usual name does not join in.
-        return None
     found = _optional(names, "deleted_at", own, defaults)
     usual = names.get(defaults.deleted_at or "deleted_at")
-    if found is None and own.deleted_at is None and defaults.deleted_at is not False and usual is not None:
+    is_said = own.deleted_at is not None or defaults.deleted_at is False or own.deleted_when or defaults.deleted_when
+    if found is None and not is_said and usual is not None:
         column = names.table.column(usual)
         assert column is not None
         # Left out without a word, it would turn soft deletes into updates.
@@ -267,7 +265,9 @@ def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether *pattern* is for the table *name*; without a dot it is for the part after the schema."""
-    return fnmatchcase(name, pattern) or ("." not in pattern and fnmatchcase(name.rpartition(".")[2], pattern))
+    short = name if "." in pattern else name.rpartition(".")[2]
+    # Equal first: a name may itself have brackets in it.
+    return pattern in (name, short) or fnmatchcase(name, pattern) or fnmatchcase(short, pattern)
 
 
 def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:

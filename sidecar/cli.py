@@ -1,0 +1,399 @@
+"""The command line: arguments, progress, exit codes. What the commands do is imported when they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
+
+import typer
+
+from sidecar.errors import SettingsError, SidecarError
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
+    from sidecar.scrub import Secrets
+
+INTERRUPTED = 130
+SHOWN = 50
+
+app = typer.Typer(
+    name="sidecar",
+    help="Keep a lakehouse copy of a database that you may only read.\n\n"
+    "Start with [bold]sidecar demo[/bold] to watch it work, or [bold]sidecar init URL[/bold] to begin with your own "
+    "database; then [bold]sidecar check[/bold], and [bold]sidecar run[/bold].\n\n"
+    "Exit codes: 0 done, 1 unexpected or a check that found something, 2 settings or usage, 3 source unavailable, "
+    "4 state held by another process, 5 state damaged, 6 a sink failed.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+watermark = typer.Typer(
+    help="Show or move the position in a table.\n\nExample: [bold]sidecar watermark show orders[/bold]",
+    no_args_is_help=True,
+)
+app.add_typer(watermark, name="watermark")
+
+Config: TypeAlias = Annotated[Path, typer.Option("-c", "--config", help="The settings file.", show_default=True)]
+TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="A followed table, as in the settings.")]
+SETTINGS = Path("sidecar.toml")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"sidecar {version('sidecar')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def init(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the data is: postgresql://user@host/database, sqlite:///shop.db")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", "-c", "--config", help="The file to write.")] = SETTINGS,
+) -> None:
+    """Look at the database and write settings, with a comment for each guess.
+
+    Nothing is overwritten. A password is not written down: the settings refer to the environment.
+
+    Example: [bold]sidecar init postgresql://reader@db.internal/shop[/bold]
+    """
+    from sidecar import wizard
+    from sidecar.clock import SystemClock
+
+    known_secrets().update(wizard.secrets(url))
+    written = wizard.init(url, output, SystemClock())
+    for line in written.summary:
+        print(line)
+
+
+@app.command()
+def check(config: Config = SETTINGS) -> None:
+    """Say what stands in the way: rights, indexes, clocks, zones, NULL cursors, Java. Exit 1 on an error.
+
+    Reads only; may take a full scan of a table. Each finding says what to do, an index with the SQL to copy.
+
+    Example: [bold]sidecar check -c shop.toml[/bold]
+    """
+    from sidecar import checks
+
+    with opened(config, read_only=True) as sc:
+        findings = checks.findings(sc)
+        for line in checks.report(sc, findings):
+            print(known_secrets().scrub(line))
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    config: Config = SETTINGS,
+    once: Annotated[bool, typer.Option("--once", help="Catch up, write to the sinks, exit: for cron.")] = False,
+    interval: Annotated[str, typer.Option(help="How long to rest between two rounds.")] = "5s",
+) -> None:
+    """Follow the tables: poll, append to the change log, write to the sinks.
+
+    A line a poll goes to stderr. The first run reads everything. Ctrl-C stops in good order.
+
+    With --once and nothing new, Spark is not started.
+
+    Example: [bold]sidecar run --interval 30s[/bold], or in a crontab [bold]sidecar run --once[/bold]
+    """
+    from sidecar import values
+    from sidecar.console import LoadProgress
+
+    try:
+        seconds = values.duration(interval) / 1_000_000
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--interval") from None
+    with opened(config) as sc, stopping() as stop, LoadProgress(sc.clock) as progress:
+        code = sc.run(once=once, interval=seconds, stop=stop, on_step=progress)
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    config: Config = SETTINGS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array, an object a table.")] = False,
+) -> None:
+    """Show where each table stands; also while a runner is at work.
+
+    Watermark: the greatest cursor value seen. Polled: how long ago the copy was level with the source.
+
+    Offset: the last segment of the change log. Sinks: how far each has come.
+
+    Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
+    """
+    from sidecar import show
+
+    with opened(config, read_only=True) as sc:
+        found = show.status(sc.status(), sc.settings, sc.clock.now())
+    if as_json:
+        import json
+
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        printed(show.status_table(found))
+
+
+@app.command()
+def changes(
+    table: TableName,
+    config: Config = SETTINGS,
+    since: Annotated[int | None, typer.Option(min=0, help="Only changes after this offset.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many changes.")] = None,
+    format_: Annotated[
+        Literal["table", "jsonl"], typer.Option("--format", help="For people, or a JSON object a line.")
+    ] = "table",
+) -> None:
+    """Print a table's changes in log order.
+
+    jsonl prints all of them, unless told otherwise; table only the newest, unless told where to start.
+
+    Example: [bold]sidecar changes orders --since 12 --format jsonl | jq .id[/bold]
+    """
+    from sidecar import show
+
+    with opened(config, read_only=True) as sc:
+        log = sc.log(logged(sc, table))
+        if format_ == "table" and since is None and limit is None:
+            found, more = show.newest(log, SHOWN)
+            printed(show.changes_table(found))
+            if more:
+                print(f"The newest {SHOWN}; --since 0 --limit N begins at the beginning.", file=sys.stderr)
+            return
+        rows = show.changes(log, log.floor() if since is None else since, limit)
+        if format_ == "table":
+            printed(show.changes_table(list(rows)))
+            return
+        for row in rows:
+            print(show.line(row))
+
+
+@watermark.command("show")
+def watermark_show(
+    table: TableName,
+    config: Config = SETTINGS,
+    as_json: Annotated[bool, typer.Option("--json", help="The watermark as it is stored.")] = False,
+) -> None:
+    """Show the position in a table: what is closed, and the greatest value seen.
+
+    Example: [bold]sidecar watermark show orders[/bold]
+    """
+    from sidecar import show
+
+    with opened(config, read_only=True) as sc:
+        name = followed(sc, table)
+        mark = sc.watermark(name)
+        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.tracked[name], mark):
+            print(line)
+
+
+@watermark.command("set")
+def watermark_set(
+    table: TableName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="A cursor value: a timestamp, or a number.")],
+    config: Config = SETTINGS,
+) -> None:
+    """Let the next poll read from just above VALUE on, delivered before or not.
+
+    Example: [bold]sidecar watermark set orders 2024-05-01T00:00:00Z[/bold]
+    """
+    from sidecar import show
+
+    with opened(config) as sc:
+        name = followed(sc, table)
+        try:
+            mark = sc.set_watermark(name, value)
+        except ValueError:
+            raise SettingsError(f'table "{name}": its cursor column holds numbers, and "{value}" is none') from None
+        for line in show.watermark(sc.tracked[name], mark):
+            print(line)
+
+
+@watermark.command("reset")
+def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
+    """Let the next poll read the whole table again, as if for the first time. The log and the sinks go on.
+
+    Example: [bold]sidecar watermark reset orders[/bold]
+    """
+    with opened(config) as sc:
+        name = followed(sc, table)
+        sc.reset_watermark(name)
+    print(f"{name}: the next poll reads all of it")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Made, and left for you to try.")] = Path(
+        "sidecar-demo"
+    ),
+) -> None:
+    """Watch a sample shop database being changed, and followed.
+
+    Example: [bold]sidecar demo[/bold], then [bold]cd sidecar-demo[/bold] and [bold]sidecar changes orders[/bold]
+    """
+    from sidecar import demo as show
+
+    raise typer.Exit(show.run(folder))
+
+
+# -- what the commands share -------------------------------------------------------------------------------------------
+
+_secrets: Secrets | None = None
+
+
+def known_secrets() -> Secrets:
+    """Return the secrets of this run, as far as they are known yet."""
+    global _secrets  # noqa: PLW0603  one process is one command
+    if _secrets is None:
+        from sidecar.scrub import Secrets
+
+        _secrets = Secrets()
+    return _secrets
+
+
+@contextlib.contextmanager
+def opened(config: Path, *, read_only: bool = False) -> Iterator[Sidecar]:
+    """Open the project; from here on its secrets are masked in all that is logged or reported."""
+    from sidecar.config import load
+    from sidecar.console import set_up_logging
+    from sidecar.project import Sidecar
+
+    settings = load(config)
+    known_secrets().absorb(settings.secrets)
+    set_up_logging(known_secrets())
+    with Sidecar(settings, read_only=read_only) as sc:
+        yield sc
+
+
+def followed(sc: Sidecar, table: str) -> str:
+    """Return the followed table that *table* names."""
+    return _named(table, list(sc.tracked), "is not followed; followed are")
+
+
+def logged(sc: Sidecar, table: str) -> str:
+    """Return the table with a change log that *table* names; the source is not asked."""
+    from urllib.parse import unquote
+
+    from sidecar.changelog import tables
+
+    return _named(table, [unquote(folder) for folder in tables(sc.root)], "has no change log yet; there are")
+
+
+def _named(table: str, names: Sequence[str], otherwise: str) -> str:
+    if table in names:
+        return table
+    near = [n for n in names if n.casefold() == table.casefold()] or [n for n in names if n.endswith("." + table)]
+    if len(near) == 1:
+        return near[0]
+    raise SettingsError(f'table "{table}" {otherwise}: {", ".join(near or names) or "none"}')
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C or SIGTERM sets; asked a second time, the command stops at once."""
+    stop = threading.Event()
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("Stopping once this page is done; again to stop at once.", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def printed(what: Any) -> None:
+    """Print a table for people: as wide as the terminal, or as it needs where there is none."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    console.print(what)
+
+
+def execute(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every failure is a line on stderr, without a secret in it."""
+    try:
+        code = app(list(arguments) if arguments is not None else None, prog_name="sidecar", standalone_mode=False)
+        sys.stdout.flush()
+    except SidecarError as error:
+        return _fail(error, error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough of it. Python would complain again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BaseException as error:
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _usage(error)
+        if isinstance(error, SystemExit):
+            return error.code if isinstance(error.code, int) else 1
+        return _unexpected(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(execute())
+
+
+def _fail(error: BaseException, code: int) -> int:
+    from sidecar.console import failures
+
+    _details(error)
+    for line in failures(error):
+        print(known_secrets().scrub(f"error: {line}"), file=sys.stderr)
+    return code
+
+
+def _usage(error: Any) -> int:
+    message = error.format_message()
+    if message:
+        path = error.ctx.command_path if getattr(error, "ctx", None) is not None else "sidecar"
+        print(known_secrets().scrub(f"error: {message} (see {path} --help)"), file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _unexpected(error: BaseException) -> int:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = "" if _details(error) else "; run again with SIDECAR_DEBUG=1 for details"
+    print(known_secrets().scrub(f"error: unexpected {text}{hint}"), file=sys.stderr)
+    return 1
+
+
+def _details(error: BaseException) -> bool:
+    wanted = bool(os.environ.get("SIDECAR_DEBUG"))
+    if wanted:
+        print(known_secrets().scrub("".join(traceback.format_exception(error))), file=sys.stderr)
+    return wanted
+
+
+if __name__ == "__main__":
+    main()
