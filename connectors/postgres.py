@@ -1,0 +1,132 @@
+"""PostgreSQL as a source, 13 or newer, read by a role that may SELECT and nothing more; standbys too.
+
+What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
+transactions it knows. Sessions are in `postgres_session.py`, the catalog in `postgres_catalog.py`, the two readers in
+`postgres_read.py`, types and literals in `postgres_types.py`, what `sidecar check` says in `postgres_check.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connectors import postgres_catalog as catalog
+from connectors import postgres_types as types
+from connectors.postgres_read import Reader, Statements, cursor_column
+from connectors.postgres_session import Session, View
+from sidecar.connector import Finding, Source, SourceConnector
+from sidecar.model import Horizon, Memory, Page, Table, Tracked
+
+_KEPT = 64
+
+
+class PostgresConnector(SourceConnector):
+    """Reads PostgreSQL through one held connection; connectorx joins in for bulk."""
+
+    scheme: ClassVar[str] = "postgresql"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._session = Session(source)
+        self._reader = Reader(self._session)
+        self._only_tables = True
+
+    def tables(self) -> Sequence[str]:
+        return catalog.tables(self._session)
+
+    def describe(self, table: str) -> Table:
+        found = catalog.describe(self._session, table)
+        self._only_tables &= found.kind == "table"
+        return found
+
+    def read(self, page: Page) -> pa.Table:
+        return self._reader.read(page)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._session.snapshot():
+            yield
+
+    def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
+        """Return the snapshot's clock, and since when nothing older can still be running.
+
+        The history says when which transaction ids had not been given out yet. So if an earlier poll's xmax is not
+        above this snapshot's xmin, every transaction that still runs got its id after that poll.
+        """
+        with self._session.snapshot(tracked.name) as view:
+            history = _history(memory, view)
+            settled = view.now if view.xmin == view.xmax else _settled(history, view)
+            floor = view.xmin if tracked.table.kind == "table" else None
+            return Horizon(view.now, settled, floor, {"history": [list(entry) for entry in _kept(history, view)]})
+
+    def greatest(self, page: Page, at_most: int | None) -> int | None:
+        """Return the greatest cursor value that is not above *at_most*, from the cursor's index where there is one."""
+        if page.scan.cursor is None:
+            return None
+        statements = Statements(page.tracked, page)
+        type_ = cursor_column(page.tracked, page.scan.cursor).arrow
+        name = statements.name(page.scan.cursor)
+        terms = [statements.condition(after=False)]
+        if types.is_time(type_):
+            terms.append(f"{name} < 'infinity'")
+        if at_most is not None:
+            limit = types.last_day_over(at_most) if pa.types.is_date(type_) else at_most
+            terms.append(f"{name} <= {types.literal(type_, limit)}")
+        value = types.comparable(type_, "found.value") if types.is_time(type_) else "found.value"
+        rows = self._session.rows(
+            f"SELECT {value} FROM (SELECT max({name}) AS value FROM {statements.source}"
+            f" WHERE {' AND '.join(f'({t})' for t in terms)}) AS found",
+            table=page.tracked.name,
+        )
+        found = rows[0][0]
+        return None if found is None else int(found)
+
+    def pulse(self) -> object | None:
+        """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.
+
+        What a view or a foreign table shows may change without a transaction here, so with such tables it is unknown.
+        """
+        if self._session.view is not None or not self._only_tables:
+            return None
+        started, xmin, xmax = self._session.rows(
+            "SELECT pg_catalog.pg_postmaster_start_time()::text, pg_catalog.pg_snapshot_xmin(s)::text,"
+            " pg_catalog.pg_snapshot_xmax(s)::text FROM pg_catalog.pg_current_snapshot() AS s"
+        )[0]
+        return f"{started} {xmax}" if xmin == xmax else None
+
+    def check(self, tracked: Tracked) -> Sequence[Finding]:
+        from connectors.postgres_check import findings
+
+        return findings(self._session, tracked, self.source.clock)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _history(memory: Memory, view: View) -> list[tuple[int, int]]:
+    """Return what is remembered, unless it is of another server: ids never go back on the same one."""
+    entries: Any = (memory or {}).get("history", [])
+    history = [(int(time), int(xmax)) for time, xmax in entries]
+    return [] if any(xmax > view.xmax for _, xmax in history) else history
+
+
+def _settled(history: Sequence[tuple[int, int]], view: View) -> int | None:
+    return max((time for time, xmax in history if xmax <= view.xmin), default=None)
+
+
+def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:
+    """Return the history that a later poll may need: the latest entry at or below xmin, those after it, and this one.
+
+    Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
+    Of two entries with the same xmax the later says more.
+    """
+    known = {xmax: time for time, xmax in sorted([*history, (view.now, view.xmax)])}
+    entries = sorted((time, xmax) for xmax, time in known.items())
+    settled = [entry for entry in entries if entry[1] <= view.xmin]
+    entries = [*settled[-1:], *(entry for entry in entries if entry[1] > view.xmin)]
+    while len(entries) > _KEPT:
+        entries = [entries[0], *entries[1:-1:2], entries[-1]]
+    return entries

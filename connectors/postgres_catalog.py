@@ -1,0 +1,145 @@
+"""What PostgreSQL's catalog says: which tables there are for this role, and what one of them is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from connectors.postgres_session import Rows, Session
+from connectors.postgres_types import arrow_type
+from sidecar.errors import SettingsError
+from sidecar.model import Column, Table
+from sidecar.sql import quoted
+
+# Partitions are read through their parent. What an extension made for itself is no table of the user's.
+_TABLES = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+  AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY n.nspname <> 'public', 1, 2
+"""
+
+# A row has a version (xmin) that means something where a heap of this server holds it, in each partition too. A
+# materialized view's rows get a new one at every refresh, changed or not: their content tells them apart better.
+_FIND = """
+SELECT c.oid, n.nspname::text, c.relname::text,
+  c.relkind IN ('r', 'p') AND NOT EXISTS (
+    WITH RECURSIVE tree(oid) AS (
+      SELECT c.oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
+    SELECT FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.oid LEFT JOIN pg_catalog.pg_am m ON m.oid = x.relam
+    WHERE x.relkind = 'f' OR x.relkind = 'r' AND m.amname <> 'heap'),
+  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname = %s AND {}
+ORDER BY n.nspname <> 'public', pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1
+"""
+_IN_SCHEMA = "n.nspname = %s"
+_ON_PATH = "(n.nspname = 'public' OR n.nspname = ANY (pg_catalog.current_schemas(false)))"
+
+# A domain is what it is made of. A NOT NULL that is not validated says nothing about the rows there are.
+_COLUMNS = """
+SELECT a.attname::text, pg_catalog.format_type(t.oid, b.typmod), t.typname::text, tn.nspname = 'pg_catalog', b.typmod,
+  a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conrelid = a.attrelid
+    AND k.contype = 'n' AND NOT k.convalidated AND k.conkey = ARRAY[a.attnum]),
+  pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
+  (SELECT k.place FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+    WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts)
+FROM pg_catalog.pg_attribute a
+CROSS JOIN LATERAL (
+  WITH RECURSIVE base(oid, typmod, depth) AS (
+    SELECT a.atttypid, a.atttypmod, 0
+    UNION ALL
+    SELECT d.typbasetype, d.typtypmod, depth + 1
+    FROM base JOIN pg_catalog.pg_type d ON d.oid = base.oid WHERE d.typtype = 'd')
+  SELECT oid, typmod FROM base ORDER BY depth DESC LIMIT 1) b
+JOIN pg_catalog.pg_type t ON t.oid = b.oid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+
+def tables(session: Session) -> list[str]:
+    """Return the identities of all tables that the role may read something of."""
+    return [identity(schema, name) for schema, name in session.rows(_TABLES)]
+
+
+def identity(schema: str, name: str) -> str:
+    """Return a table's one name: bare in schema public, else `schema.name`; parts that would mislead are quoted."""
+    part = quoted(name) if set(name) & {".", '"'} else name
+    if schema == "public":
+        return part
+    return (quoted(schema) if set(schema) & {".", '"'} else schema) + "." + part
+
+
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """Return the parts of a table's name, unquoted; none if it cannot be read."""
+    found: list[str] = []
+    at = 0
+    while match := _PART.match(name, at):
+        found.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        at = match.end()
+        if at == len(name):
+            return tuple(found)
+        if name[at] != ".":
+            break
+        at += 1
+    return ()
+
+
+def describe(session: Session, name: str) -> Table:
+    """Return the table called *name*, exactly; a bare name means schema public, then the search path."""
+    path = parts(name)
+    found: Rows = ()
+    if len(path) == 1:
+        found = session.rows(_FIND.format(_ON_PATH), path, table=name)
+    elif len(path) == 2:
+        found = session.rows(_FIND.format(_IN_SCHEMA), (path[1], path[0]), table=name)
+    if not found:
+        raise SettingsError(_unknown(session, name))
+    oid, schema, relation, versioned, readable = found[0]
+    known = identity(schema, relation)
+    if not readable:
+        raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
+    columns: list[Column] = []
+    key: dict[int, str] = {}
+    for column, type_, base, builtin, typmod, not_null, allowed, place in session.rows(_COLUMNS, (oid,), table=known):
+        if place is not None:
+            key[place] = column
+            if not allowed:
+                raise SettingsError(
+                    f'table "{known}": permission denied for column "{column}", a part of the primary key. '
+                    f"GRANT SELECT ({quoted(column)}) ON {quoted(schema)}.{quoted(relation)} TO the role."
+                )
+        if allowed:
+            columns.append(Column(column, type_, arrow_type(base, builtin, typmod), not not_null))
+    primary_key = tuple(key[place] for place in sorted(key))
+    return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
+
+
+def unreadable(session: Session, table: Table) -> list[str]:
+    """Return the columns of *table* that the role may not read."""
+    schema, name = table.path
+    found = session.rows(_FIND.format(_IN_SCHEMA), (name, schema), table=table.name)
+    if not found:
+        raise SettingsError(_unknown(session, table.name))
+    return [row[0] for row in session.rows(_COLUMNS, (found[0][0],), table=table.name) if not row[6]]
+
+
+def _unknown(session: Session, name: str) -> str:
+    known = tables(session)
+    folded = [k for k in known if parts(k)[-1].lower() == (parts(name) or (name,))[-1].lower()]
+    nearest = dict.fromkeys([*folded, *difflib.get_close_matches(name, known, n=3, cutoff=0.5)])
+    if nearest:
+        return f'table "{name}": not found (names are exact, case included); nearest: {", ".join(nearest)}'
+    return f'table "{name}": not found among the {len(known)} tables that the role may read'
+
+
+def _grants(schema: str, name: str) -> str:
+    return f"GRANT USAGE ON SCHEMA {quoted(schema)} and GRANT SELECT ON {quoted(schema)}.{quoted(name)} to the role."

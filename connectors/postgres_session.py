@@ -1,0 +1,313 @@
+"""One held connection to PostgreSQL: opened on demand, pinned, read-only, and reopened when it has broken.
+
+A snapshot is one transaction, `REPEATABLE READ READ ONLY`: it needs no right but SELECT and works on a hot standby.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg import conninfo
+
+from sidecar.connector import Source
+from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
+from sidecar.model import INFINITY
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Rows: TypeAlias = Sequence[tuple[Any, ...]]
+
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+# statement_timestamp() is when the server received the statement, so just before it took the snapshot: a transaction
+# that this snapshot does not know can only have begun later. On a standby these are the primary's transactions.
+_VIEW = (
+    "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
+    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
+)
+
+_OLDEST_VERSION = 130000  # the first with pg_current_snapshot()
+
+# What connectorx can be told in its URL and takes to mean what libpq does. `require` encrypts without looking at the
+# certificate in both; a stricter mode stays with libpq.
+_PLAIN_SSL = ("", "disable", "allow", "prefer", "require")
+_HARMLESS = {
+    *("host", "hostaddr", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "application_name"),
+    *("fallback_application_name", "client_encoding", "passfile", "keepalives", "keepalives_idle", "gssencmode"),
+    *("keepalives_interval", "keepalives_count", "tcp_user_timeout", "channel_binding", "require_auth", "service"),
+    *("target_session_attrs", "load_balance_hosts"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one snapshot is: transactions below `xmin` are over, those from `xmax` on had not begun; and when it was."""
+
+    xmin: int
+    xmax: int
+    now: int
+
+
+class Session:
+    """The connection, and the snapshot it is in, if any."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._parameters = _parameters(source)
+        self._connection: Connection | None = None
+        self.view: View | None = None
+        self.exported: str | None = None
+        """The open snapshot's name for other connections, once one has asked for it."""
+
+    @property
+    def where(self) -> str:
+        """The server and database, as a message names them."""
+        p = self._parameters
+        host = str(p.get("host") or p.get("hostaddr") or "localhost")
+        return f"{host}:{p.get('port') or 5432}/{p.get('dbname') or p.get('user') or ''}"
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, opened if there is none that works; a snapshot dies with the connection it was taken on."""
+        held = self._connection
+        if held is not None and not held.closed and not held.broken:
+            return held
+        if self.view is not None:
+            raise SourceUnavailable(f"{self.where}: the connection broke in the middle of a snapshot")
+        self.close()
+        self._connection = self._connect()
+        return self._connection
+
+    def rows(self, sql: str, parameters: Sequence[object] = (), table: str | None = None) -> Rows:
+        """Return *sql*'s rows, in the open snapshot if there is one."""
+        if self.view is not None:
+            with self.errors(table):
+                return self.connection.execute(sql, parameters or None).fetchall()
+        fresh = self._connection is None
+        try:
+            return self._outside(sql, parameters)
+        except psycopg.Error as error:
+            if fresh or not self._lost():
+                raise translated(error, table, self.where) from None
+        with self.errors(table):
+            return self._outside(sql, parameters)
+
+    def _outside(self, sql: str, parameters: Sequence[object]) -> Rows:
+        return self.connection.execute(sql, parameters or None).fetchall()
+
+    @contextlib.contextmanager
+    def snapshot(self, table: str | None = None) -> Iterator[View]:
+        """Hold one snapshot; inside another it is that one. It ends with ROLLBACK: there is nothing to commit."""
+        if self.view is not None:
+            yield self.view
+            return
+        self.view = self._begin(table)
+        try:
+            yield self.view
+        finally:
+            self.view = self.exported = None
+            self._end()
+
+    def export(self) -> str:
+        """Return a name under which other connections can take over the open snapshot."""
+        if self.exported is None:
+            self.exported = self.rows("SELECT pg_catalog.pg_export_snapshot()")[0][0]
+        return self.exported
+
+    @contextlib.contextmanager
+    def errors(self, table: str | None = None) -> Iterator[None]:
+        """Turn the driver's errors into Sidecar's. What the driver said is in the message, so no cause is chained."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translated(error, table, self.where) from None
+
+    def close(self) -> None:
+        held, self._connection = self._connection, None
+        self.view = self.exported = None
+        if held is not None:
+            with contextlib.suppress(psycopg.Error):
+                held.close()
+
+    def url(self) -> str | None:
+        """Return this connection for connectorx, which has a client of its own; None where it would be another one.
+
+        Settings that it does not know may say who may see which rows (`options`), or whom to trust (certificates).
+        """
+        held = self.connection
+        given = {k for k, v in held.info.get_parameters().items() if v} | {k for k, v in self._parameters.items() if v}
+        ssl = str(held.info.get_parameters().get("sslmode") or self._parameters.get("sslmode") or "")
+        if given - _HARMLESS or ssl not in _PLAIN_SSL or held.info.options:
+            return None
+        info = held.info
+        host = info.hostaddr if info.host == "" else info.host
+        query = {"application_name": "sidecar", "sslmode": "require" if held.pgconn.ssl_in_use else "disable"}
+        login = quote(info.user, safe="") + (":" + quote(info.password, safe="") if info.password else "")
+        return (
+            f"postgresql://{login}@{quote(host, safe='')}:{info.port}/{quote(info.dbname, safe='')}?{urlencode(query)}"
+        )
+
+    def pins(self) -> str:
+        """Return one statement that makes a session print and wait as every session of ours does.
+
+        The last of the pins is the promise that nothing is written, kept by the server even outside a snapshot.
+        """
+        version = self.connection.info.server_version
+        return _pins(self._source, version)
+
+    def _connect(self) -> Connection:
+        try:
+            connection: Connection = psycopg.connect(
+                **self._parameters,  # type: ignore[arg-type]
+                autocommit=True,
+                prepare_threshold=None,
+            )
+        except psycopg.Error as error:
+            raise self._refused(error) from None
+        version = connection.info.server_version
+        if version < _OLDEST_VERSION:
+            connection.close()
+            raise SettingsError(f"{self.where}: PostgreSQL {version // 10_000} is too old; Sidecar needs 13 or newer")
+        try:
+            connection.execute(_pins(self._source, version))
+        except psycopg.Error as error:
+            connection.close()
+            raise translated(error, None, self.where) from None
+        return connection
+
+    def _refused(self, error: psycopg.Error) -> SidecarError:
+        """Return why there is no connection. Its SQLSTATE is not handed on, so the server's words have to do."""
+        said = self._clean(" ".join(str(error).split()))
+        user = self._parameters.get("user") or "the operating system's"
+        for words, advice in _LOGIN.items():
+            if words in said:
+                return SettingsError(f"{self.where}: cannot connect as user {user}: {said}. {advice}")
+        return SourceUnavailable(f"{self.where}: cannot connect: {said}")
+
+    def _clean(self, text: str) -> str:
+        secrets = (str(self._parameters.get(k) or "") for k in ("password", "sslpassword"))
+        for secret in secrets:
+            for form in (secret, quote(secret, safe=""), quote(secret)):
+                if len(form) > 2:
+                    text = text.replace(form, "***")
+        return text
+
+    def _begin(self, table: str | None) -> View:
+        fresh = self._connection is None
+        try:
+            return self._view()
+        except psycopg.Error as error:
+            # A held connection may have been cut since it was last used; nothing has been read on it yet.
+            if fresh or not self._lost():
+                self._end()
+                raise translated(error, table, self.where) from None
+        with self.errors(table):
+            return self._view()
+
+    def _view(self) -> View:
+        cursor = self.connection.execute(f"{BEGIN}; {_VIEW}")
+        cursor.nextset()
+        row = cursor.fetchone()
+        assert row is not None
+        return View(*map(int, row))
+
+    def _lost(self) -> bool:
+        return self._connection is not None and (self._connection.closed or self._connection.broken)
+
+    def _end(self) -> None:
+        held = self._connection
+        if held is None or held.closed:
+            return
+        try:
+            held.execute("ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+
+_LOGIN = {
+    "authentication failed": "Check user and password.",
+    "no password supplied": "Give a password.",
+    "no pg_hba.conf entry": "The server's pg_hba.conf must let this user in from here.",
+    "is not permitted to log in": "Give the role LOGIN.",
+    "permission denied for database": "GRANT CONNECT ON DATABASE to the role.",
+    "does not exist": "Check the names of user and database.",
+    "SSL": "Check sslmode and the certificates.",
+    "root certificate": "Check sslmode and the certificates.",
+    "invalid connection option": "Check the URL's parameters.",
+    "invalid sslmode": "Check the URL's parameters.",
+}
+
+_HINTS = {
+    "57014": "For statement_timeout, raise it or lower page_size; on a standby, raise max_standby_streaming_delay.",
+    "40001": "On a standby, raise max_standby_streaming_delay or switch hot_standby_feedback on; or lower page_size.",
+    "55P03": "Something holds the table locked.",
+    "25P02": "An earlier statement of this snapshot failed.",
+}
+
+
+def translated(error: psycopg.Error, table: str | None, where: str) -> SidecarError:
+    """Return *error* as the failure that a user can act on: it may pass by itself, or a person must mend it."""
+    state = error.sqlstate or ""
+    place = f'table "{table}"' if table else where
+    said = " ".join((error.diag.message_primary or str(error)).split())
+    text = f"{place}: {said}" + (f" (SQLSTATE {state})" if state else "")
+    passing = not state or state[:2] in ("08", "53", "57", "58", "40", "25", "XX")
+    if passing or state == "55P03":
+        hint = _HINTS.get(state, "")
+        return SourceUnavailable(f"{text}. {hint}".rstrip(". ") + ".")
+    return SettingsError(text)
+
+
+def _pins(source: Source, version: int) -> str:
+    pins: dict[str, str] = {
+        "TimeZone": "UTC",
+        "DateStyle": "ISO, YMD",
+        "IntervalStyle": "postgres",
+        "extra_float_digits": "1",
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+        "statement_timeout": f"{math.ceil(source.statement_timeout * 1000)}",
+        "lock_timeout": f"{math.ceil(source.lock_timeout * 1000)}",
+        "idle_in_transaction_session_timeout": "0",
+        **({"idle_session_timeout": "0"} if version >= 140000 else {}),
+        **({"transaction_timeout": "0"} if version >= 170000 else {}),
+        "default_transaction_read_only": "on",
+    }
+    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in pins.items())
+
+
+def _parameters(source: Source) -> Mapping[str, object]:
+    """Return libpq's parameters; SettingsError, without a word of the URL in it, where it would be misread.
+
+    An unencoded `@`, `/` or `:` in a password splits a URL elsewhere, and every later message would show the pieces.
+    """
+    advice = (
+        "characters such as @ : / ? # % [ ] and blanks in its user, password or database must be percent-encoded "
+        "(or give user and password as settings of their own)"
+    )
+    _, separator, rest = source.url.partition("://")
+    authority, _, path = rest.partition("/")
+    if not separator or authority.count("@") > 1 or "@" in path.partition("?")[0]:
+        raise SettingsError(f"source url: not a PostgreSQL URL that can be read; {advice}")
+    try:
+        found: dict[str, Any] = dict(conninfo.conninfo_to_dict(f"postgresql://{rest}"))
+    except psycopg.Error:
+        raise SettingsError(f"source url: not a PostgreSQL URL that can be read; {advice}") from None
+    if not all(p.isdigit() or not p for p in str(found.get("port") or "").split(",")):
+        raise SettingsError(f"source url: its port is no number; {advice}")
+    if source.user is not None:
+        found["user"] = source.user
+    if source.password is not None:
+        found["password"] = source.password
+    found.setdefault("connect_timeout", max(1, math.ceil(source.connect_timeout)))
+    found.setdefault("application_name", "sidecar")
+    found["client_encoding"] = "UTF8"
+    return found
+
+
+__all__ = ["BEGIN", "INFINITY", "Connection", "Rows", "Session", "View", "translated"]
