@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors import sqlite_types as types
 from connectors.sqlite_cursor import Cursors, odd_deletions
@@ -200,7 +201,7 @@ def _arrow(tracked: Tracked, rows: list[tuple[object, ...]]) -> pa.Table:
             ) from misfit
         fields.append(pa.field(name, described.arrow))
     if tracked.deleted_at or tracked.deleted_when:
-        arrays.append(pa.array([v == 1 for v in columns[len(wanted)]], pa.bool_()))
+        arrays.append(pc.cast(pa.array(columns[len(wanted)], pa.int8()), pa.bool_()))
         fields.append(pa.field(DELETED, pa.bool_()))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sidecar")
 
-_NEWEST = 5_000
+_NEWEST = 500
 _CHUNK = 200
 _DATE = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.,][0-9]{1,9})?)?"
 _READING = f"^{_DATE}([ T]{_TIME})?$"
 _UTC = f"^{_DATE}([ T]{_TIME}Z?)?$"
-_ZONED = f"^{_DATE}[ T]{_TIME} ?(Z|UTC|[-+][0-9]{{2}}:?[0-9]{{2}})$"
+_ZONED = f"^{_DATE}[ T]{_TIME} ?(Z|UTC|[-+][0-9]{{2}}(:?[0-9]{{2}})?)$"
+_BEHIND = "^.{11}.*-[0-9]{2}(:?[0-9]{2})?$"
 
 
 class Cursors:
@@ -149,10 +150,8 @@ class Cursors:
             if isinstance(known, list) and name in known:
                 self._shifted.add((tracked.name, name))
             elif known is None:
-                where = column(tracked, name)
-                glob = "*[-+ZzU]*" if tracked.timezone else "*[-+][0-9][0-9]*"
-                sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE substr(+{where}, 11) GLOB ? LIMIT 1"
-                if connection.execute(sql, (glob,)).fetchone():
+                condition = ranges_.behind(tracked.timezone).replace("{c}", f"+{column(tracked, name)}")
+                if connection.execute(f"SELECT 1 FROM {quoted(tracked.name)} WHERE {condition} LIMIT 1").fetchone():
                     self._shifted.add((tracked.name, name))
         return {
             "offsets": [n for n in dict.fromkeys(texts) if (tracked.name, n) in self._shifted],
@@ -170,7 +169,7 @@ class Cursors:
             return
         rest = values.filter(odd)
         zoned = pc.match_substring_regex(rest, _ZONED)
-        if pc.any(zoned).as_py():
+        if pc.any(pc.match_substring_regex(rest, _ZONED if tracked.timezone else _BEHIND)).as_py():
             self._shifted.add((tracked.name, name))
         for index, value in zip(
             pc.indices_nonzero(odd).filter(pc.invert(zoned)).to_pylist(),
@@ -215,14 +214,14 @@ class Cursors:
         """Return whether the column holds values whose digits are behind its clock's, as far as is known."""
         tracked = page.tracked
         known = (tracked.name, name) in self._shifted
-        if known or page.after is not None or (window := ranges_.shifted(closed, tracked.timezone)) is None:
+        if known or page.after is not None or (window := ranges_.window(closed, tracked.timezone)) is None:
             return known
-        first, last, glob = window
         where = column(tracked, name)
+        behind = ranges_.behind(tracked.timezone).replace("{c}", "c")
         found = connection.execute(
             f"SELECT 1 FROM (SELECT {where} AS c FROM {quoted(tracked.name)} WHERE {where} >= ? AND {where} < ? "
-            f"ORDER BY {where} DESC LIMIT {_NEWEST}) WHERE substr(c, 11) GLOB ? LIMIT 1",
-            (first, last, glob),
+            f"ORDER BY {where} DESC LIMIT {_NEWEST}) WHERE {behind} LIMIT 1",
+            window,
         ).fetchone()
         if found:
             self._shifted.add((tracked.name, name))

@@ -22,11 +22,12 @@ FIRST_EPOCH = 10**8
 """Numbers below it (before March 1973, in seconds) are no times in a column that is declared to hold times."""
 
 _HOUR = 3600 * SECOND
-_FARTHEST = 16 * _HOUR
+_FARTHEST = 14 * _HOUR
 """No zone is farther from UTC than this."""
 
 # 0001-01-01 is what an unset time looks like in .NET; it is a time, and a table may be full of it.
 _NO_TIMES = (("", "0001-01-01"), ("0001-01-02", "1753-"))
+_Z = " OR substr({c}, -1) IN ('Z', 'z', 'C')"
 _OLDEST = -6_847_804_800 * SECOND  # 1753-01-01
 
 
@@ -95,6 +96,8 @@ def epochs(closed: int | None, unit: str) -> list[Range]:
 
 def unit_of(number: float) -> str | None:
     """Return the unit in which *number* is a time between 1973 and 2286; None if there is none. They do not overlap."""
+    if not 0 <= number < 10**19:
+        return None
     return {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}.get(len(str(int(number))))
 
 
@@ -114,9 +117,9 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
         return [*odd, Range("9999-12-31")]
     if offsets:
         ahead = _ahead(closed, timezone)
-        first = _words(closed - ahead - _FARTHEST)[0]
+        first = " ".join(_words(closed - ahead - _FARTHEST)[:2])
         only = (
-            "CASE WHEN substr({c}, 11) GLOB '*[-+ZzU]*' THEN coalesce(CAST(strftime('%s', {c}) AS INTEGER) >= ?, 1) "
+            f"CASE WHEN {zoned(timezone)} THEN coalesce(CAST(strftime('%s', {{c}}) AS INTEGER) >= ?, 1) "
             "ELSE {c} >= ? AND (length({c}) < 17 OR substr({c}, 12, 8) >= ?) END"
         )
         # What SQLite cannot read as a time is let through: the core decides.
@@ -133,18 +136,30 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
     ]
 
 
-def shifted(closed: int, timezone: str | None) -> tuple[str, str, str] | None:
-    """Return two texts, and a GLOB: a value between them that matches has digits behind those of its clock.
+def zoned(timezone: str | None) -> str:
+    """Return a condition over `{c}`: its digits are not those of the clock by which it is compared.
 
-    None where *closed* is no time of a calendar.
+    Put so that it costs a fifth of a GLOB; a date's own dashes do not count.
     """
+    signs = "instr(substr({c}, -6), '-') OR instr(substr({c}, -6), '+')"
+    return f"length({{c}}) > 11 AND ({signs}{_Z if timezone else ''})"
+
+
+def behind(timezone: str | None) -> str:
+    """Return a condition over `{c}`: its digits may be behind those of its clock, so that a bound would miss it."""
+    # Ahead is no matter: such rows are read, and dropped. Under a zone ahead of UTC, a Z is behind.
+    return zoned(timezone) if timezone else "length({c}) > 11 AND instr(substr({c}, -6), '-')"
+
+
+def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
+    """Return the two texts between which such values could lie above *closed*; None if it is no time of a calendar."""
     try:
         ahead = _ahead(closed, timezone)
-        first, last = _words(closed - ahead - _FARTHEST)[0], _words(closed + 24 * _HOUR)[0]
+        first, last = " ".join(_words(closed - ahead - _FARTHEST)[:2]), _words(closed + 24 * _HOUR)[0]
     except OverflowError:
         return None
     # Under a timezone ahead of UTC, a Z is behind it, too.
-    return first, last, "*[-+ZzU]*" if timezone else "*[-+][0-9][0-9]*"
+    return first, last
 
 
 def ceiling(at_most: int) -> str | None:

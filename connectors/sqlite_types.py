@@ -16,6 +16,7 @@ storage class is an error that names it. Only string columns take numbers, as th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -69,6 +70,11 @@ def array(values: Sequence[object], type_: pa.DataType) -> pa.Array | pa.Chunked
     home, takes = _HOMES[type_]
     if classes <= {home}:
         return pa.array(values, type_)
+    if home is float and classes <= {float, int}:
+        with contextlib.suppress(
+            pa.ArrowInvalid
+        ):  # an integer beyond 2**53: the slow way finds out which, and if it fits
+            return pa.array(values, type_)
     if strangers := classes.difference(takes):
         row = next(i for i, v in enumerate(values) if type(v) in strangers)
         raise Misfit(row, f"holds a value of class {class_of(values[row])}, where its type takes {_CLASSES[home]}")
