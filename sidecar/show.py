@@ -58,9 +58,13 @@ def _position(table: TableStatus, sink: str) -> dict[str, int]:
 
 
 def _takes(settings: Settings, sink: str, table: TableStatus) -> bool:
-    own = next((t for name, t in settings.tables.items() if matches(table.table, name)), TableSettings())
+    own = next((t for key, t in settings.tables.items() if _is_named(table.table, key)), TableSettings())
     asked, tables = own.sinks or settings.defaults.sinks, settings.sinks[sink].tables
     return (asked is None or sink in asked) and (tables is None or any(matches(table.table, p) for p in tables))
+
+
+def _is_named(table: str, key: str) -> bool:
+    return key in (table, f"public.{table}") or table.endswith(f".{key}")
 
 
 def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:

@@ -264,10 +264,10 @@ def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether *pattern* is for the table *name*; without a dot it is for the part after the schema."""
-    short = name if "." in pattern else name.rpartition(".")[2]
+    """Return whether *pattern* is for the table *name*; one without a schema may be meant as `public.…`, too."""
+    names = (name,) if "." in name else (name, f"public.{name}")
     # Equal first: a name may itself have brackets in it.
-    return pattern in (name, short) or fnmatchcase(name, pattern) or fnmatchcase(short, pattern)
+    return pattern in names or any(fnmatchcase(n, pattern) for n in names)
 
 
 def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:

@@ -1,0 +1,248 @@
+"""Settings against the source: names, defaults, and everything that is said before a row is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sidecar import config
+from sidecar.clock import FakeClock
+from sidecar.config import Defaults, TableSettings
+from sidecar.connector import SourceConnector, connect
+from sidecar.errors import SettingsError
+from sidecar.model import Column, Table, Tracked
+from sidecar.tracking import matches, resolve, track
+from tests.conftest import SQLiteFile
+
+INSTANT = pa.timestamp("us", "UTC")
+
+
+def table(*columns: Column, name: str = "orders", key: tuple[str, ...] = ("id",), **more: Any) -> Table:
+    found = columns or (column("created_at", INSTANT), column("updated_at", INSTANT))
+    return Table(name, (name,), (column("id", pa.int64()), *found), key, **more)
+
+
+def column(name: str, type_: pa.DataType) -> Column:
+    return Column(name, str(type_), type_)
+
+
+def tracked(described: Table, own: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None) -> Tracked:
+    return track(described, TableSettings.model_validate(own or {}), Defaults.model_validate(defaults or {}))
+
+
+def refused(described: Table, own: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        tracked(described, own, defaults)
+    return str(caught.value)
+
+
+def test_a_table_with_the_usual_columns_needs_no_settings() -> None:
+    found = tracked(table(column("created_at", INSTANT), column("updated_at", INSTANT), column("deleted_at", INSTANT)))
+    assert (found.key, found.key_is_unique) == (("id",), True)
+    assert (found.updated_at, found.created_at, found.deleted_at) == ("updated_at", "created_at", "deleted_at")
+    assert [c.name for c in found.columns] == ["id", "created_at", "updated_at", "deleted_at"]
+    assert (found.lookback, found.tolerance, found.page_size, found.metadata_prefix) == (60_000_000, 0, 10_000, "_")
+
+
+def test_columns_that_are_only_usual_may_be_missing() -> None:
+    found = tracked(table(column("updated_at", INSTANT)))
+    assert found.created_at is None
+    assert found.deleted_at is None
+
+
+def test_columns_that_the_table_itself_names_must_exist() -> None:
+    said = refused(table(), {"deleted_at": "deletd_at", "created_at": "creatd_at", "updated_at": "updatd_at"})
+    assert len(said.splitlines()) == 3
+    for name, nearest in (("deletd_at", "updated_at"), ("creatd_at", "created_at"), ("updatd_at", "updated_at")):
+        assert f'there is no column "{name}"; did you mean "{nearest}"?' in said
+    assert 'table "orders"' in said
+    assert "id, created_at, updated_at" in said
+
+
+def test_a_usual_column_can_be_turned_off() -> None:
+    described = table(column("created_at", INSTANT), column("updated_at", INSTANT), column("deleted_at", INSTANT))
+    assert tracked(described, {"deleted_at": False}).deleted_at is None
+    assert tracked(described, {"created_at": False}).created_at is None
+    assert tracked(described, defaults={"deleted_at": False}).deleted_at is None
+    assert tracked(described, {"deleted_at": "deleted_at"}, {"deleted_at": False}).deleted_at == "deleted_at"
+
+
+def test_a_name_in_another_case_is_found_where_it_is_clear() -> None:
+    assert tracked(table(), {"updated_at": "UPDATED_AT"}).updated_at == "updated_at"
+
+
+def test_a_name_in_another_case_is_refused_where_it_is_not_clear() -> None:
+    described = table(column("Stamp", INSTANT), column("STAMP", INSTANT))
+    assert '"stamp" may be any of Stamp, STAMP' in refused(described, {"updated_at": "stamp"})
+    assert tracked(described, {"updated_at": "STAMP"}).updated_at == "STAMP"
+
+
+def test_without_an_updated_at_the_likely_ones_are_listed_first() -> None:
+    said = refused(table(column("born", INSTANT), column("modified", pa.int64()), column("note", pa.string())))
+    assert 'no column "updated_at" to poll by; candidates are modified, born' in said
+    assert "[tables.orders] updated_at" in said
+
+
+def test_a_column_that_holds_no_time_is_no_cursor() -> None:
+    assert "cannot be a cursor" in refused(table(column("updated_at", pa.bool_())))
+
+
+def test_a_flag_called_deleted_at_is_not_passed_over() -> None:
+    described = table(column("updated_at", INSTANT), column("deleted_at", pa.bool_()))
+    assert 'deleted_when = "deleted_at"' in refused(described)
+    assert tracked(described, {"deleted_when": "deleted_at"}).deleted_when == "deleted_at"
+    assert tracked(described, {"deleted_at": False}).deleted_at is None
+
+
+def test_a_table_without_a_key_says_how_to_give_it_one() -> None:
+    assert "no primary key" in refused(table(key=()))
+    assert "[tables.orders] primary_key" in refused(table(key=()))
+    assert "a view has no primary key" in refused(table(key=(), kind="view"))
+
+
+def test_a_key_of_ones_own_is_not_taken_to_be_unique() -> None:
+    described = table(column("code", pa.string()), column("updated_at", INSTANT))
+    assert not tracked(described, {"primary_key": "code"}).key_is_unique
+    assert tracked(described, {"primary_key": ["code", "ID"]}).key == ("code", "id")
+    assert tracked(described, {"primary_key": ["code", "ID"]}).key_is_unique
+    assert not tracked(table(key=()), {"primary_key": "id"}).key_is_unique
+
+
+def test_the_key_is_delivered_even_where_columns_leave_it_out() -> None:
+    found = tracked(table(column("a", pa.string()), column("updated_at", INSTANT)), {"columns": ["A"]})
+    assert [c.name for c in found.columns] == ["id", "a"]
+
+
+def test_a_number_counts_time_only_if_told_so() -> None:
+    described = table(column("updated_at", pa.int64()))
+    assert tracked(described).unit is None
+    assert tracked(described, {"updated_at_unit": "ms"}).unit == "ms"
+
+
+def test_a_unit_for_a_timestamp_is_an_error_at_the_table_and_nothing_among_the_defaults() -> None:
+    assert "updated_at_unit" in refused(table(), {"updated_at_unit": "s"})
+    assert tracked(table(), defaults={"updated_at_unit": "s"}).unit is None
+
+
+def test_a_column_with_a_name_of_ours_names_both_and_the_setting_that_helps() -> None:
+    described = table(column("_Origin", pa.string()), column("updated_at", INSTANT))
+    said = refused(described)
+    assert '"_Origin"' in said
+    assert '"_origin"' in said
+    assert "metadata_prefix" in said
+    assert tracked(described, defaults={"metadata_prefix": "cdc_"}).metadata_prefix == "cdc_"
+    assert tracked(described, {"columns": ["id", "updated_at"]}).columns
+
+
+def test_the_tables_own_settings_win_over_the_defaults() -> None:
+    found = tracked(
+        table(),
+        {"lookback": "5s", "not_deleted": ["x"]},
+        {"lookback": "9s", "page_size": 7, "created_at_tolerance": "1s", "timezone": "Europe/Berlin"},
+    )
+    assert (found.lookback, found.page_size, found.tolerance) == (5_000_000, 7, 1_000_000)
+    assert (found.not_deleted, found.timezone) == (("x",), "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("orders", "orders", True),
+        ("orders", "ord*", True),
+        ("orders", "public.*", True),
+        ("sales.orders", "sales.*", True),
+        ("sales.orders", "orders", False),
+        ("sales.orders", "public.*", False),
+        ("sales.orders", "*", True),
+        ("a[b]c", "a[b]c", True),
+    ],
+)
+def test_patterns_are_for_names_as_sidecar_writes_them(name: str, pattern: str, expected: bool) -> None:
+    assert matches(name, pattern) is expected
+
+
+# -- a whole file against a database -----------------------------------------------------------------------------------
+
+SHOP = """
+CREATE TABLE orders (id INTEGER PRIMARY KEY, created_at TEXT, updated_at TEXT);
+CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);
+CREATE TABLE audit (id INTEGER PRIMARY KEY, note TEXT);
+"""
+
+
+@pytest.fixture
+def shop(sqlite_db: SQLiteFile) -> SQLiteFile:
+    sqlite_db.connection.executescript(SHOP)
+    return sqlite_db
+
+
+def settings(shop: SQLiteFile, source: str = "", rest: str = "") -> config.Settings:
+    path = shop.path.parent / "sidecar.toml"
+    path.write_text(f'[source]\nurl = "sqlite:///{shop.path.name}"\n{source}\n{rest}')
+    return config.load(path)
+
+
+def resolved(shop: SQLiteFile, source: str = "", rest: str = "") -> list[Tracked]:
+    found = settings(shop, source, rest)
+    connector: SourceConnector = connect(config.source(found, FakeClock()))
+    try:
+        return resolve(found, connector)
+    finally:
+        connector.close()
+
+
+def complaint(shop: SQLiteFile, source: str = "", rest: str = "") -> str:
+    with pytest.raises(SettingsError) as caught:
+        resolved(shop, source, rest)
+    return str(caught.value)
+
+
+def test_tables_are_those_with_a_section_and_those_included(shop: SQLiteFile) -> None:
+    assert [t.name for t in resolved(shop, rest="[tables.pets]")] == ["pets"]
+    assert [t.name for t in resolved(shop, 'include = ["ord*"]', "[tables.pets]")] == ["pets", "orders"]
+    assert [t.name for t in resolved(shop, 'exclude = ["audit"]')] == ["orders", "pets"]
+    assert [t.name for t in resolved(shop, 'include = ["*"]\nexclude = ["a*", "o*"]')] == ["pets"]
+
+
+def test_no_tables_at_all_is_an_error_that_names_the_wizard(shop: SQLiteFile) -> None:
+    assert "sidecar init" in complaint(shop)
+
+
+def test_a_pattern_without_a_table_is_an_error(shop: SQLiteFile) -> None:
+    assert 'no table matches "ordrs"; did you mean "orders"?' in complaint(shop, 'include = ["ordrs"]')
+
+
+def test_two_sections_for_one_table_are_an_error(shop: SQLiteFile) -> None:
+    said = complaint(shop, rest="[tables.pets]\n[tables.PETS]")
+    assert "[tables.PETS] and [tables.pets] are the same table" in said
+
+
+def test_a_misspelt_cursor_is_refused_before_anything_is_read(shop: SQLiteFile) -> None:
+    said = complaint(shop, rest='[tables.pets]\nupdated_at = "updatd_at"')
+    assert 'table "pets"' in said
+    assert '"updatd_at"; did you mean "updated_at"?' in said
+
+
+def test_what_is_wrong_with_several_tables_is_said_at_once(shop: SQLiteFile) -> None:
+    said = complaint(shop, 'include = ["*"]', '[tables.pets]\nprimary_key = "nme"\n[tables.nowhere]')
+    assert 'no column "nme"; did you mean "name"?' in said
+    assert '"nowhere"' in said
+    assert 'table "audit": there is no column "updated_at"' in said
+
+
+def test_a_default_that_no_table_has_is_an_error(shop: SQLiteFile) -> None:
+    said = complaint(shop, 'include = ["o*"]', '[defaults]\ndeleted_at = "updatedat"')
+    assert '[defaults] deleted_at: no table has a column "updatedat"; did you mean "updated_at"?' in said
+
+
+def test_each_table_knows_its_sinks(shop: SQLiteFile) -> None:
+    sinks = '[sinks.all]\npath = "a"\n[sinks.pets]\npath = "b"\ntables = ["pets"]\n[sinks.asked]\npath = "c"\n'
+    found = {t.name: t.sinks for t in resolved(shop, rest=sinks + '[tables.orders]\nsinks = ["asked"]\n[tables.pets]')}
+    assert found == {"orders": ("asked",), "pets": ("all", "pets", "asked")}
+
+
+def test_a_sink_for_a_table_that_is_not_followed_is_an_error(shop: SQLiteFile) -> None:
+    said = complaint(shop, rest='[tables.pets]\n[sinks.x]\npath = "x"\ntables = ["pet"]')
+    assert '[sinks.x] tables: "pet" is none of the tables followed; did you mean "pets"?' in said
