@@ -45,17 +45,23 @@ def poll(
 ) -> Generator[Step, None, None]:
     """Bring *tracked*'s log up to the source, page by page; each step yielded is durable.
 
-    Closing the iterator between two steps interrupts the poll; the next one goes on from there.
+    Closing the iterator between two steps interrupts the poll; the next one goes on from there, and then polls anew.
     """
     mark = store.watermark(tracked.name) or fresh_watermark(tracked)
     check_settings(tracked, mark)
     with connector.snapshot():
         view = connector.horizon(tracked, mark.memory)
-        if mark.progress is None:
-            mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
-        while mark.progress is not None:
-            step, mark = _page(connector, tracked, log, store, mark)
-            yield step
+        resumed = mark.progress is not None
+        while True:
+            if mark.progress is None:
+                mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
+            while mark.progress is not None:
+                step, mark = _page(connector, tracked, log, store, mark)
+                yield dataclasses.replace(step, done=step.done and not resumed)
+            if not resumed:
+                return
+            # What had been interrupted is complete as of its own beginning; now for what has happened since.
+            resumed = False
 
 
 def settings(tracked: Tracked) -> str:
