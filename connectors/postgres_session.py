@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
@@ -140,9 +140,9 @@ class Session:
         Settings that it does not know may say who may see which rows (`options`), or whom to trust (certificates).
         """
         held = self.connection
-        given = {k for k, v in held.info.get_parameters().items() if v} | {k for k, v in self._parameters.items() if v}
-        ssl = str(held.info.get_parameters().get("sslmode") or self._parameters.get("sslmode") or "")
-        if given - _HARMLESS or ssl not in _PLAIN_SSL or held.info.options:
+        usual = {str(d.keyword, "ascii"): str(d.compiled or b"", "ascii") for d in pq.Conninfo.get_defaults()}
+        given = {k: v for k, v in held.info.get_parameters().items() if v and v != usual.get(k)}
+        if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL:
             return None
         info = held.info
         host = info.hostaddr if info.host == "" else info.host

@@ -228,7 +228,7 @@ def last_day_over(micros: int) -> int:
 
 
 def _calendar(days: int) -> tuple[str, str]:
-    """Return the Gregorian date *days* after 1970-01-01, and the era's suffix; Python knows only the years 1 to 9999."""
+    """Return the Gregorian date *days* after 1970-01-01, and the era's suffix; Python knows the years 1 to 9999."""
     era, day = divmod(days + 719_468, 146_097)
     year_of_era = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year_of_era + year_of_era // 4 - year_of_era // 100

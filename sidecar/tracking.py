@@ -53,7 +53,8 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
     if not problems:
         problems += _unused(settings, [table for table, _ in found.values()])
     if problems:
-        raise SettingsError("\n".join(problems))
+        # What is wrong with the source is said of each table, and once is enough.
+        raise SettingsError("\n".join(dict.fromkeys(problems)))
     return tracked
 
 

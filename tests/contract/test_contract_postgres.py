@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psycopg
 import pytest
-from connectors.postgres import PostgresConnector
 from psycopg import sql
 
+from connectors.postgres import PostgresConnector
 from sidecar.clock import instant
 from sidecar.connector import Source, SourceConnector
 from sidecar.testing.contract import Connect, ConnectorContract, Row, Writer
@@ -49,17 +49,15 @@ class PostgresWriter:
                 sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
                     sql.Identifier(self._names[table]),
                     sql.SQL(", ").join(map(sql.Identifier, row)),
-                    sql.SQL(", ").join(sql.Placeholder() * len(row)),
-                ),
-                self._values(table, row),
+                    sql.SQL(", ").join(self._values(table, row)),
+                )
             )
 
     def update(self, table: str, where: Row, values: Row) -> None:
-        sets = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(n)) for n in values)
-        test = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(n)) for n in where)
+        sets = sql.SQL(", ").join(map(self._equal, values, self._values(table, values)))
+        test = sql.SQL(" AND ").join(map(self._equal, where, self._values(table, where)))
         self._connection.execute(
-            sql.SQL("UPDATE {} SET {} WHERE {}").format(sql.Identifier(self._names[table]), sets, test),
-            [*self._values(table, values), *self._values(table, where)],
+            sql.SQL("UPDATE {} SET {} WHERE {}").format(sql.Identifier(self._names[table]), sets, test)
         )
 
     def content(self) -> object:
@@ -72,8 +70,14 @@ class PostgresWriter:
         objects = self._connection.execute("SELECT count(*) FROM pg_class").fetchall()
         return found, objects
 
-    def _values(self, table: str, row: Row) -> list[object]:
-        return [instant(v) if n in self._stamps[table] and isinstance(v, int) else v for n, v in row.items()]
+    def _values(self, table: str, row: Row) -> list[sql.Literal]:
+        stamps = self._stamps[table]
+        # Literals, not parameters: with parameters, psycopg would read the % of a column's name as one.
+        return [sql.Literal(instant(v) if n in stamps and isinstance(v, int) else v) for n, v in row.items()]
+
+    @staticmethod
+    def _equal(name: str, value: sql.Literal) -> sql.Composed:
+        return sql.SQL("{} = {}").format(sql.Identifier(name), value)
 
 
 class TestPostgres(ConnectorContract):
