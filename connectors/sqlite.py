@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from connectors import sqlite_types as types
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
-from connectors.sqlite_query import Statement, names, page_statements
+from connectors.sqlite_query import Statement, check_condition, names, page_statements
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
 from sidecar.model import DELETED, Column, Horizon, Memory, Page, Scalar, Table, Tracked
@@ -120,6 +120,7 @@ class SQLiteConnector(SourceConnector):
 
     def _read(self, page: Page) -> pa.Table:
         tracked = page.tracked
+        check_condition(tracked)
         with self.file.reading(tracked.name) as connection:
             ranges, indexed = self._cursors.ranges(connection, page)
             position = self._cursors.raw(connection, page)
@@ -224,9 +225,10 @@ def _broken_text(connection: sqlite3.Connection, tracked: Tracked, sql: str, par
                 try:
                     value.decode()
                 except UnicodeDecodeError as error:
+                    shown = [v.decode(errors="backslashreplace") if isinstance(v, bytes) else v for v in row]
                     raise SettingsError(
                         f'table "{tracked.name}": column "{name}" holds text that is not valid UTF-8, byte '
-                        f"{error.start} (key: {_key(tracked, wanted, row)}). Correct the value, or leave the column "
+                        f"{error.start} (key: {_key(tracked, wanted, shown)}). Correct the value, or leave the column "
                         "out (columns = …)"
                     ) from None
     finally:

@@ -108,7 +108,7 @@ def _cursor(connection: sqlite3.Connection, page: Page, name: str, cursors: Curs
         yield Finding("error", where, "its numbers are no times that this column's declaration promises", "")
     if holds in cursor.PER_SECOND or (holds == "integer" and tracked.unit):
         per = cursor.PER_SECOND[tracked.unit or holds]
-        yield from _future(connection, page, name, now * per // 1_000_000, "")
+        yield from _future(connection, page, name, now * per // 1_000_000)
 
 
 def _nulls(connection: sqlite3.Connection, tracked: Tracked, scan: Pass, name: str) -> Iterator[Finding]:
@@ -170,19 +170,21 @@ def _texts(connection: sqlite3.Connection, page: Page, name: str, now: int) -> I
             'If the application writes local time: timezone = "Europe/Berlin" (or yours).',
         )
     if high := ranges_.ceiling(now):
-        yield from _future(connection, page, name, high, "by more than a day")
+        yield from _future(connection, page, name, high)
 
 
-def _future(connection: sqlite3.Connection, page: Page, name: str, bound: Scalar, by: str) -> Iterator[Finding]:
+def _future(connection: sqlite3.Connection, page: Page, name: str, bound: Scalar) -> Iterator[Finding]:
     tracked, c = page.tracked, column(page.tracked, name)
     parameters: list[Scalar] = [bound]
-    terms = " AND ".join([f"{c} > ?", *members(page, parameters)])
-    count = _one(connection, f"SELECT count(*) FROM {quoted(tracked.name)} WHERE {terms}", *parameters)
+    terms = [f"{c} > ?", *members(page, parameters)]
+    if isinstance(bound, str):
+        terms.append(f"{c} < ':'")  # a text beyond all digits is no time at all, and has been named for that
+    count = _one(connection, f"SELECT count(*) FROM {quoted(tracked.name)} WHERE {' AND '.join(terms)}", *parameters)
     if count:
         yield Finding(
             "warning",
             f"{tracked.name}.{name}",
-            f"{count} values lie in the future{' ' + by if by else ''}: they are read again at every poll until then",
+            f"{count} values lie in the future: they are read again at every poll until then",
             "Correct them.",
         )
 

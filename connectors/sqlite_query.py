@@ -5,12 +5,16 @@ Every column is written as `"table"."column"`: SQLite takes a bare `"no such col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from connectors.sqlite_ranges import Range, after
+from sidecar.errors import SettingsError
 from sidecar.model import Page, Scalar, Tracked
 from sidecar.sql import quoted
+
+_QUOTED = re.compile(r"('(?:[^']|'')*')" + r'|"((?:[^"]|"")*)"')
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,20 @@ def deleted(tracked: Tracked, parameters: list[Scalar]) -> str | None:
         # On a line of its own, for it may end in a comment.
         parts.append(f"(\n{tracked.deleted_when}\n)")
     return f"CASE WHEN {' OR '.join(f'({p})' for p in parts)} THEN 1 ELSE 0 END" if parts else None
+
+
+def check_condition(tracked: Tracked) -> None:
+    """Raise SettingsError if `deleted_when` puts something in double quotes that is no column: a text, to SQLite."""
+    condition = tracked.deleted_when or ""
+    if re.search(r"\bselect\b", condition, re.IGNORECASE):
+        return  # of another table, perhaps
+    known = {name.lower() for name in (tracked.name, *(c.name for c in tracked.table.columns))}
+    for text, name in _QUOTED.findall(condition):
+        if not text and name.replace('""', '"').lower() not in known:
+            raise SettingsError(
+                f'table "{tracked.name}": deleted_when = {condition!r}: there is no column "{name}"; '
+                f"a text stands in single quotes, '{name}'"
+            )
 
 
 def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]) -> Statement:
