@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connectors import sqlite_ranges as ranges_
@@ -21,13 +23,32 @@ if TYPE_CHECKING:
 
 def findings(connection: sqlite3.Connection, tracked: Tracked, cursors: Cursors, now: int) -> Sequence[Finding]:
     """Return all that there is to say about *tracked*, the passes in their order."""
-    found: list[Finding] = list(_key(connection, tracked))
+    found: list[Finding] = [*_rights(connection, cursors.path), *_key(connection, tracked)]
     for scan in tracked.passes:
         page = Page(tracked, scan, {}, None, tracked.page_size)
         found += _index(connection, page)
         if scan.cursor is not None:
             found += _cursor(connection, page, scan.cursor, cursors, now)
     return found
+
+
+def _rights(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """Yield what becomes of a WAL database whose owner closes it, and whose next opener is we."""
+    if not hasattr(os, "geteuid") or connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        return
+    owner = path.stat().st_uid
+    # SQLite hands the files over to the owner where it may: as root.
+    if os.geteuid() in (0, owner) or not os.access(path.parent, os.W_OK):
+        return
+    yield Finding(
+        "warning",
+        str(path),
+        f"in WAL mode, and it belongs to another user (uid {owner}): when nobody else has it open, reading makes the "
+        f"files {path.name}-wal and {path.name}-shm as this user's (uid {os.geteuid()}), which may keep the owner from "
+        "writing",
+        "Run as the owner; or take from this user the right to write to the directory, while the application keeps the "
+        "database open.",
+    )
 
 
 def _key(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:

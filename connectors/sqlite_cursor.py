@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,6 +48,10 @@ class Cursors:
         self._shifted: set[tuple[str, str]] = set()
         self._ordered: dict[tuple[object, ...], bool] = {}
         self._warned: set[tuple[str, str, str]] = set()
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
 
     def ranges(self, connection: sqlite3.Connection, page: Page) -> tuple[list[Range], bool]:
         """Return the stretches in which *page*'s rows are, and whether an index yields them in order."""

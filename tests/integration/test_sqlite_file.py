@@ -63,20 +63,26 @@ def open_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def warned(connector: SQLiteConnector) -> list[str]:
+    table = connector.describe("plays")
+    return [f.message for f in connector.check(Tracked(table, ("id",), "updated_at", columns=table.columns))]
+
+
 def as_nobody(path: Path, repository: Path) -> dict[str, object]:
-    """Read *path* in a process of a user without rights; return its ids, or its error."""
+    """Read *path* in a process of a user without rights; return its ids and the check's words, or its error."""
     # The rights are given up once everything is imported: that user may not be able to read the interpreter.
     program = """
         import json, os, sys
         import sqlite_utils
-        from tests.integration.test_sqlite_file import NOBODY, ids, opened
+        from tests.integration.test_sqlite_file import NOBODY, ids, opened, warned
         from pathlib import Path
         from sidecar.errors import SidecarError
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         try:
-            print(json.dumps({"ids": ids(opened(Path(sys.argv[1])))}))
+            connector = opened(Path(sys.argv[1]))
+            print(json.dumps({"ids": ids(connector), "warned": warned(connector)}))
         except SidecarError as error:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
     """
@@ -370,7 +376,7 @@ def test_without_the_right_to_write_rollback_mode_is_read(open_folder: Path, pyt
     path = make(open_folder / "data" / "shop.db")
     path.chmod(0o444)
     path.parent.chmod(0o555)
-    assert as_nobody(path, pytestconfig.rootpath) == {"ids": [1, 2]}
+    assert as_nobody(path, pytestconfig.rootpath)["ids"] == [1, 2]
 
 
 @needs_root
@@ -382,7 +388,9 @@ def test_without_the_right_to_write_a_live_wal_is_read(
     writers[0].run(ADD)
     path.parent.chmod(0o555)
     before = sha(path)
-    assert as_nobody(path, pytestconfig.rootpath) == {"ids": [1, 2, 3]}
+    found = as_nobody(path, pytestconfig.rootpath)
+    assert found["ids"] == [1, 2, 3]
+    assert "belongs to another user" not in str(found["warned"])
     assert sha(path) == before
 
 
@@ -400,6 +408,19 @@ def test_without_the_right_to_write_a_wal_database_nobody_holds_open_says_what_t
     for word in (str(path), "WAL", "shop.db-wal", "shop.db-shm", "not writable", "journal_mode = DELETE"):
         assert word in message
     assert sha(path) == before
+
+
+@needs_root
+def test_check_warns_where_reading_could_lock_the_owner_out(
+    open_folder: Path, pytestconfig: pytest.Config, writers: list[Writer]
+) -> None:
+    path = make(open_folder / "data" / "shop.db", "wal")
+    path.parent.chmod(0o777)
+    writers.append(Writer(path))
+    writers[0].run(ADD)
+    found = as_nobody(path, pytestconfig.rootpath)
+    assert "belongs to another user (uid 0)" in str(found["warned"])
+    assert not any("belongs" in message for message in warned(opened(path)))
 
 
 @needs_root
