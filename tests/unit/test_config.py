@@ -260,7 +260,7 @@ def test_a_sqlite_path_starts_from_the_settings_folder(tmp_path: Path) -> None:
 
 
 def test_a_literal_reference_can_be_written(tmp_path: Path) -> None:
-    settings = config.load(write(tmp_path, MINIMAL + '[tables.t]\ndeleted_when = "x = \'$${Y}\'"\n'))
+    settings = config.load(write(tmp_path, MINIMAL + "[tables.t]\ndeleted_when = \"x = '$${Y}'\"\n"))
     assert settings.tables["t"].deleted_when == "x = '${Y}'"
 
 

@@ -1,0 +1,151 @@
+"""What is printed: every value of a change in JSON, and how far a first load has come."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from sidecar import console, show
+from sidecar.clock import FakeClock
+from sidecar.console import LoadProgress, set_up_logging
+from sidecar.errors import SettingsError, SourceUnavailable
+from sidecar.poll import Step
+from sidecar.scrub import Secrets
+
+FAR = 500_000_000_000_000_000
+LONG_AGO = -99_000_000_000_000_000
+
+
+def shown(value: object, type_: pa.DataType) -> object:
+    table = pa.table({"x": pa.array([value], type_)})
+    line = show.line(next(show.objects(table)))
+    return json.loads(line)["x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "expected"),
+    [
+        (9007199254740993, pa.int64(), 9007199254740993),
+        (2**64 - 1, pa.uint64(), 2**64 - 1),
+        (Decimal("1.50"), pa.decimal128(30, 2), "1.50"),
+        (Decimal("0.0000000001"), pa.decimal128(38, 10), "0.0000000001"),
+        (True, pa.bool_(), True),
+        (None, pa.int32(), None),
+        (None, pa.timestamp("us"), None),
+        ("grün\n", pa.string(), "grün\n"),
+        (b"\x00\xff", pa.binary(), "AP8="),
+        (1.5, pa.float64(), 1.5),
+        (float("nan"), pa.float64(), "NaN"),
+        (float("inf"), pa.float64(), "Infinity"),
+        (float("-inf"), pa.float64(), "-Infinity"),
+        (0, pa.timestamp("us", "UTC"), "1970-01-01T00:00:00Z"),
+        (1, pa.timestamp("us", "UTC"), "1970-01-01T00:00:00.000001Z"),
+        (0, pa.timestamp("us", "Europe/Berlin"), "1970-01-01T00:00:00Z"),
+        (1_500_000, pa.timestamp("us"), "1970-01-01T00:00:01.500000"),
+        (FAR, pa.timestamp("us", "UTC"), "17814-05-16T00:53:20Z"),
+        (LONG_AGO, pa.timestamp("us"), "-1168-10-24T16:00:00"),
+        (0, pa.date32(), "1970-01-01"),
+        (3_600_000_001, pa.time64("us"), "01:00:00.000001"),
+        ([1.5, None, float("nan")], pa.list_(pa.float64()), [1.5, None, "NaN"]),
+        ([Decimal("1.0")], pa.list_(pa.decimal128(5, 1)), ["1.0"]),
+        ([datetime(2024, 5, 1)], pa.list_(pa.timestamp("us")), ["2024-05-01T00:00:00"]),  # noqa: DTZ001
+        ({"a": b"\x00"}, pa.struct({"a": pa.binary()}), {"a": "AA=="}),
+    ],
+)
+def test_a_value_in_json_is_exact(value: object, type_: pa.DataType, expected: object) -> None:
+    assert shown(value, type_) == expected
+
+
+def test_a_row_is_one_line_whatever_is_in_it() -> None:
+    row = next(show.objects(pa.table({"a": ["x\ny"], "b": [1]})))
+    assert show.line(row) == '{"a":"x\\ny","b":1}'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.04, "0.0 s"), (59, "59.0 s"), (90, "1.5 min"), (7200, "2.0 h"), (172_800, "2.0 d")]
+)
+def test_a_length_of_time_is_said_roughly(seconds: float, expected: str) -> None:
+    assert show.ago(seconds) == expected
+
+
+def test_each_problem_of_settings_is_a_failure_and_a_servers_long_answer_is_one() -> None:
+    assert console.failures(SettingsError("one\ntwo\n")) == ["one", "two"]
+    assert console.failures(SourceUnavailable("connection failed:\n\tIs the server running?")) == [
+        "connection failed: Is the server running?"
+    ]
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before, level = list(root.handlers), logging.getLogger("sidecar").level
+    yield
+    root.handlers[:] = before
+    logging.getLogger("sidecar").setLevel(level)
+
+
+def test_log_lines_say_what_they_are_and_hide_secrets(
+    logging_restored: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(Secrets(["hunter2x"]))
+    set_up_logging(Secrets(["hunter2x"]))
+    log = logging.getLogger("sidecar")
+    log.info("table=%s rows=%d", "orders", 3)
+    log.warning("again")
+    log.error("%s", SettingsError("one hunter2x\ntwo"))
+    logging.getLogger("other").info("chatter")
+    assert capsys.readouterr().err.splitlines() == [
+        "table=orders rows=3",
+        "warning: again",
+        "error: one ***",
+        "error: two",
+    ]
+
+
+def step(rows: int, *, done: bool = False) -> Step:
+    return Step("orders", rows, rows, 1, done, "poll")
+
+
+def test_a_long_load_says_how_far_it_is_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with caplog.at_level(logging.INFO, "sidecar"), LoadProgress(clock, live=False) as progress:
+        for _ in range(12):
+            progress(step(1000))
+            clock.advance(1)
+        progress(step(1000, done=True))
+    assert [r.getMessage() for r in caplog.records] == [
+        "table=orders loading rows=6000 rows_per_s=1200",
+        "table=orders loading rows=11000 rows_per_s=1100",
+    ]
+
+
+def test_a_short_poll_says_nothing_of_its_progress(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "sidecar"), LoadProgress(FakeClock(), live=False) as progress:
+        progress(step(1000))
+        progress(step(10, done=True))
+    assert caplog.records == []
+
+
+def test_in_a_terminal_a_long_load_is_a_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, clock = Terminal(), FakeClock()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with LoadProgress(clock) as progress:
+        progress(step(1000))
+        clock.advance(2)
+        progress(step(1000))
+        progress(step(500, done=True))
+        assert progress._display is None
+    assert "loading orders" in terminal.getvalue()
+    assert "2,000 rows" in terminal.getvalue()
