@@ -12,7 +12,6 @@ from sidecar.errors import SettingsError
 
 if TYPE_CHECKING:
     from sidecar.config import SinkSettings
-    from sidecar.model import Tracked
     from sidecar.project import Sidecar
 
 
@@ -21,8 +20,6 @@ def findings(sc: Sidecar) -> list[Finding]:
     found = [*_surroundings(sc)]
     for tracked in sc.tracked.values():
         found += [_at(f, tracked.name) for f in sc.connector.check(tracked)]
-        if sc.settings.spark.conf.get("spark.sql.caseSensitive") != "true":
-            found += _twins(tracked)
     return found
 
 
@@ -97,24 +94,11 @@ def _writable(where: str, path: Path) -> Iterator[Finding]:
         yield Finding("error", where, f"{path} cannot be written: no right to write in {there}")
 
 
-def _twins(tracked: Tracked) -> Iterator[Finding]:
-    seen: dict[str, str] = {}
-    for column in tracked.columns:
-        twin = seen.setdefault(column.name.casefold(), column.name)
-        if twin != column.name and tracked.sinks:
-            yield Finding(
-                "error",
-                tracked.name,
-                f'columns "{twin}" and "{column.name}" differ only in case, and Spark takes them for one',
-                'Leave one out (columns = …), or set "spark.sql.caseSensitive" = true under [spark].',
-            )
-
-
 def _at(finding: Finding, table: str) -> Finding:
-    # A connector says "orders.updated_at" or "orders", as it likes; the report groups by table.
-    if finding.where == table:
-        return finding
-    return Finding(finding.level, table, finding.message, finding.advice)
+    """Return *finding* under its table; where within it goes into the message."""
+    within = finding.where.removeprefix(table).strip(".: ")
+    message = f"{within}: {finding.message}" if within and within != finding.where else finding.message
+    return Finding(finding.level, table, message, finding.advice)
 
 
 def _count(number: int, word: str) -> str:

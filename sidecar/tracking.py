@@ -21,6 +21,8 @@ from sidecar.words import did_you_mean, listed, section
 if TYPE_CHECKING:
     from sidecar.connector import SourceConnector
 
+CASE_SENSITIVE = "spark.sql.caseSensitive"
+
 _METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 
 
@@ -48,8 +50,10 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
     tracked: list[Tracked] = []
     for table, own in found.values():
         with _collecting(problems):
-            known = track(table, own, settings.defaults)
-            tracked.append(_with_sinks(known, own, settings))
+            known = _with_sinks(track(table, own, settings.defaults), own, settings)
+            if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
+                _no_twins(known)
+            tracked.append(known)
     if not problems:
         problems += _unused(settings, [table for table, _ in found.values()])
     if problems:
@@ -241,6 +245,27 @@ def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
                 f'table "{table.name}": its column "{column.name}" and the metadata column '
                 f'"{ours[column.name.casefold()]}" are one name; choose another metadata_prefix under [defaults]'
             )
+
+
+def twins(columns: Iterable[Column]) -> tuple[str, str] | None:
+    """Return two names that differ only in case, which Spark takes for one unless told otherwise."""
+    seen: dict[str, str] = {}
+    for column in columns:
+        first = seen.setdefault(column.name.casefold(), column.name)
+        if first != column.name:
+            return first, column.name
+    return None
+
+
+def _no_twins(tracked: Tracked) -> None:
+    # Said before anything is read: a sink would find out only once the watermark has moved.
+    found = twins(tracked.columns)
+    if found is not None:
+        raise SettingsError(
+            f'table "{tracked.name}": columns "{found[0]}" and "{found[1]}" differ only in case, and Spark, '
+            f'which writes the sinks, takes them for one; set "{CASE_SENSITIVE}" = true under [spark], or leave one out '
+            f"([{section('tables', tracked.name)}] columns = …)"
+        )
 
 
 def _matched(settings: Settings, connector: SourceConnector) -> list[str]:

@@ -18,7 +18,7 @@ from sidecar.connector import Source, SourceConnector, connect
 from sidecar.environment import expand
 from sidecar.errors import SettingsError
 from sidecar.model import Column, Page, Table, Tracked
-from sidecar.tracking import track
+from sidecar.tracking import CASE_SENSITIVE, track, twins
 from sidecar.words import section
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Guess:
     reasons: dict[str, str] = field(default_factory=dict)
     hints: list[str] = field(default_factory=list)
     why_not: str | None = None
+    twins: tuple[str, str] | None = None
 
     def say(self, name: str, value: Any, reason: str) -> None:
         self.settings[name], self.reasons[name] = value, reason
@@ -92,7 +93,7 @@ def init(url: str, output: Path, clock: Clock) -> Written:
 
 def guess(connector: SourceConnector, table: Table) -> Guess:
     """Return how *table* could be followed."""
-    found = Guess(table.name)
+    found = Guess(table.name, twins=twins(table.columns))
     updated = _called(table, UPDATED)
     if updated is None:
         found.why_not = _nothing_to_poll_by(table)
@@ -143,6 +144,16 @@ def render(url: str, guesses: Iterable[Guess], *, has_password: bool) -> str:
         'path = "lake"',
         '# transform = "shapes:orders"    # a function of yours, DataFrame → DataFrame, in shapes.py beside this file',
     ]
+    for each in guesses:
+        if each.twins is not None and each.why_not is None:
+            first, second = each.twins
+            lines += [
+                "",
+                "[spark]",
+                f"# Table {each.table} has columns {first} and {second}: one to Spark, unless told otherwise.",
+                f'"{CASE_SENSITIVE}" = true',
+            ]
+            break
     return "\n".join(lines) + "\n"
 
 

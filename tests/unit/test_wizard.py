@@ -160,6 +160,24 @@ def test_what_it_writes_for_postgresql_is_followed_unchanged_and_holds_no_passwo
     assert {name: result.rows for name, result in results.items()} == {"orders": 1, "Users": 2, "ticks": 1}
 
 
+def test_columns_that_differ_only_in_case_are_kept_apart_from_the_start(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pg.connect().execute('CREATE TABLE gadgets (id int PRIMARY KEY, status text, "Status" int, updated_at timestamptz)')
+    monkeypatch.setenv("SIDECAR_PASSWORD", pg.reader_password)
+    text = written(pg.reader_url, tmp_path / "sidecar.toml")
+    assert '"spark.sql.caseSensitive" = true' in text
+    with open_project(tmp_path / "sidecar.toml") as sc:
+        assert [c.name for c in sc.tracked["gadgets"].columns] == ["id", "status", "Status", "updated_at"]
+    (tmp_path / "sidecar.toml").write_text(text.replace("= true", "= false"))
+    with (
+        open_project(tmp_path / "sidecar.toml") as sc,
+        pytest.raises(SettingsError, match='"status" and "Status"') as e,
+    ):
+        assert sc.tracked
+    assert "spark.sql.caseSensitive" in str(e.value)
+
+
 def test_a_reference_to_the_environment_stays_one(
     pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
