@@ -1,8 +1,9 @@
 """PostgreSQL as a source, 13 or newer, read by a role that may SELECT and nothing more; standbys too.
 
 What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
-transactions it knows. Sessions are in `postgres_session.py`, the catalog in `postgres_catalog.py`, the two readers in
-`postgres_read.py`, types and literals in `postgres_types.py`, what `sidecar check` says in `postgres_check.py`.
+transactions it knows. Sessions are in `postgres_session.py`, the catalog in `postgres_catalog.py`, SELECTs in
+`postgres_query.py`, the two readers in `postgres_read.py`, types and literals in `postgres_types.py`, and what
+`sidecar check` says in `postgres_check.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import pyarrow as pa
 
 from connectors import postgres_catalog as catalog
 from connectors import postgres_types as types
-from connectors.postgres_read import Reader, Statements, cursor_column
+from connectors.postgres_query import Statements, cursor_column
+from connectors.postgres_read import Reader
 from connectors.postgres_session import Session, View
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.model import Horizon, Memory, Page, Table, Tracked
@@ -53,12 +55,12 @@ class PostgresConnector(SourceConnector):
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running.
 
-        The history says when which transaction ids had not been given out yet. So if an earlier poll's xmax is not
+        The history says when which transaction ids had not been given out yet. So if an earlier poll's next id is not
         above this snapshot's xmin, every transaction that still runs got its id after that poll.
         """
         with self._session.snapshot(tracked.name) as view:
             history = _history(memory, view)
-            settled = view.now if view.xmin == view.xmax else _settled(history, view)
+            settled = view.now if view.xmin == view.next else _settled(history, view)
             floor = view.xmin if tracked.table.kind == "table" else None
             return Horizon(view.now, settled, floor, {"history": [list(entry) for entry in _kept(history, view)]})
 
@@ -91,11 +93,12 @@ class PostgresConnector(SourceConnector):
         """
         if self._session.view is not None or not self._only_tables:
             return None
-        started, xmin, xmax = self._session.rows(
+        started, xmin, xmax, given = self._session.rows(
             "SELECT pg_catalog.pg_postmaster_start_time()::text, pg_catalog.pg_snapshot_xmin(s)::text,"
-            " pg_catalog.pg_snapshot_xmax(s)::text FROM pg_catalog.pg_current_snapshot() AS s"
+            " pg_catalog.pg_snapshot_xmax(s)::text, pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)"
+            " FROM pg_catalog.pg_current_snapshot() AS s"
         )[0]
-        return f"{started} {xmax}" if xmin == xmax else None
+        return f"{started} {xmax}" if xmin == xmax and given == 0 else None
 
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.postgres_check import findings
@@ -109,22 +112,22 @@ class PostgresConnector(SourceConnector):
 def _history(memory: Memory, view: View) -> list[tuple[int, int]]:
     """Return what is remembered, unless it is of another server: ids never go back on the same one."""
     entries: Any = (memory or {}).get("history", [])
-    history = [(int(time), int(xmax)) for time, xmax in entries]
-    return [] if any(xmax > view.xmax for _, xmax in history) else history
+    history = [(int(time), int(following)) for time, following in entries]
+    return [] if any(following > view.next for _, following in history) else history
 
 
 def _settled(history: Sequence[tuple[int, int]], view: View) -> int | None:
-    return max((time for time, xmax in history if xmax <= view.xmin), default=None)
+    return max((time for time, following in history if following <= view.xmin), default=None)
 
 
 def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:
     """Return the history that a later poll may need: the latest entry at or below xmin, those after it, and this one.
 
     Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
-    Of two entries with the same xmax the later says more.
+    Of two entries with the same id the later says more.
     """
-    known = {xmax: time for time, xmax in sorted([*history, (view.now, view.xmax)])}
-    entries = sorted((time, xmax) for xmax, time in known.items())
+    known = {following: time for time, following in sorted([*history, (view.now, view.next)])}
+    entries = sorted((time, following) for following, time in known.items())
     settled = [entry for entry in entries if entry[1] <= view.xmin]
     entries = [*settled[-1:], *(entry for entry in entries if entry[1] > view.xmin)]
     while len(entries) > _KEPT:

@@ -17,7 +17,6 @@ from psycopg import conninfo, pq
 
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
-from sidecar.model import INFINITY
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
@@ -26,8 +25,12 @@ BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 # statement_timestamp() is when the server received the statement, so just before it took the snapshot: a transaction
 # that this snapshot does not know can only have begun later. On a standby these are the primary's transactions.
+#
+# A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
+# transactions run. age() counts from the next id to be given out, and so says which that is.
 _VIEW = (
     "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
+    " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
     " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
 )
 
@@ -46,10 +49,14 @@ _HARMLESS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one snapshot is: transactions below `xmin` are over, those from `xmax` on had not begun; and when it was."""
+    """What one snapshot is: transactions below `xmin` are over, those from `xmax` on are not; and when it was.
+
+    `next` is the id that had not been given out yet. None runs if it is `xmin`.
+    """
 
     xmin: int
     xmax: int
+    next: int
     now: int
 
 
@@ -141,6 +148,7 @@ class Session:
         """
         held = self.connection
         usual = {str(d.keyword, "ascii"): str(d.compiled or b"", "ascii") for d in pq.Conninfo.get_defaults()}
+        usual["sslcertmode"] = "allow"  # libpq fills it in
         given = {k: v for k, v in held.info.get_parameters().items() if v and v != usual.get(k)}
         if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL:
             return None
@@ -214,7 +222,8 @@ class Session:
         cursor.nextset()
         row = cursor.fetchone()
         assert row is not None
-        return View(*map(int, row))
+        xmin, xmax, given, now = map(int, row)
+        return View(xmin, xmax, xmax + given, now)
 
     def _lost(self) -> bool:
         return self._connection is not None and (self._connection.closed or self._connection.broken)
@@ -308,6 +317,3 @@ def _parameters(source: Source) -> Mapping[str, object]:
     found.setdefault("application_name", "sidecar")
     found["client_encoding"] = "UTF8"
     return found
-
-
-__all__ = ["BEGIN", "INFINITY", "Connection", "Rows", "Session", "View", "translated"]

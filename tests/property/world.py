@@ -1,11 +1,12 @@
 """A source that Hypothesis drives: writers with open transactions on a real database, and a follower that polls it.
 
-Time belongs to the test. SQLite takes its clock from the connector's; PostgreSQL's `clock_timestamp()` is shadowed, for
-the reading role, by a function of the same name that reads a table.
+Time belongs to the test: SQLite takes its clock from the connector's, and each PostgreSQL snapshot is real but for the
+time it was taken at.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sqlite3
 import tempfile
@@ -16,10 +17,14 @@ from typing import Any, Protocol
 
 import psycopg
 
+from connectors.postgres import PostgresConnector
+from connectors.postgres_read import Reader
+from connectors.postgres_session import Session, View
+from connectors.sqlite import SQLiteConnector
 from sidecar import recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock, instant
-from sidecar.connector import SourceConnector
+from sidecar.connector import Source, SourceConnector
 from sidecar.model import Tracked
 from sidecar.poll import poll
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
@@ -137,9 +142,6 @@ class SQLiteWorld:
         )
 
     def connector(self) -> SourceConnector:
-        from connectors.sqlite import SQLiteConnector
-        from sidecar.connector import Source
-
         return SQLiteConnector(Source(f"sqlite:///{self._path}", clock=self.clock))
 
     def tracked(self, connector: SourceConnector) -> Tracked:
@@ -170,12 +172,19 @@ class SQLiteWorld:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class TimedSession(Session):
+    """A real session whose snapshots say the test's time."""
+
+    def _view(self) -> View:
+        return dataclasses.replace(super()._view(), now=self._source.clock.now())
+
+
 class PostgresWorld:
     """PostgreSQL: several writers at once, read by a role that may only SELECT."""
 
     writers = 3
 
-    def __init__(self, url: str, reader_url: str, connect: Callable[[], psycopg.Connection], kind: str) -> None:
+    def __init__(self, reader_url: str, connect: Callable[[], psycopg.Connection], kind: str) -> None:
         self.kind = kind
         self.clock = FakeClock(START)
         self._reader_url = reader_url
@@ -184,37 +193,25 @@ class PostgresWorld:
         for statement in (
             "DROP TABLE IF EXISTS t",
             f"CREATE TABLE t (id int PRIMARY KEY, v int, created_at {kind}, updated_at {kind}, deleted_at {kind})",
-            "CREATE TABLE IF NOT EXISTS fake_clock (now timestamptz)",
-            "DELETE FROM fake_clock",
-            "INSERT INTO fake_clock VALUES ('2024-05-01 10:00:00+00')",
-            "CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql "
-            "AS 'SELECT now FROM public.fake_clock'",
-            "GRANT SELECT ON t, fake_clock TO PUBLIC",
+            "GRANT SELECT ON t TO PUBLIC",
         ):
             self._admin.execute(statement)
-        role = psycopg.conninfo.conninfo_to_dict(reader_url)["user"]
-        self._admin.execute(
-            psycopg.sql.SQL("ALTER ROLE {} SET search_path = public, pg_catalog").format(
-                psycopg.sql.Identifier(str(role))
-            )
-        )
-        del url
 
     def connector(self) -> SourceConnector:
-        from connectors.postgres import PostgresConnector
 
         from sidecar.connector import Source
 
-        return PostgresConnector(Source(self._reader_url))
+        source = Source(self._reader_url, clock=self.clock)
+        connector = PostgresConnector(source)
+        connector._session = TimedSession(source)
+        connector._reader = Reader(connector._session)
+        return connector
 
     def tracked(self, connector: SourceConnector) -> Tracked:
         return follow(connector)
 
     def execute(self, writer: int, sql: str) -> None:
         self._sessions[writer].execute(sql)
-
-    def set_clock(self) -> None:
-        self._admin.execute("UPDATE fake_clock SET now = %s", (instant(self.clock.now()),))
 
     def stamp(self, micros: int | None) -> str:
         if micros is None:
