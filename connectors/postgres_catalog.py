@@ -125,11 +125,31 @@ def describe(session: Session, name: str) -> Table:
 
 def unreadable(session: Session, table: Table) -> list[str]:
     """Return the columns of *table* that the role may not read."""
+    return [row[0] for row in session.rows(_COLUMNS, (_oid(session, table),), table=table.name) if not row[6]]
+
+
+def kind(session: Session, table: Table) -> str:
+    """Return the catalog's letter for what *table* is: r, p, v, m or f."""
+    sql = "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s"
+    return str(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
+
+
+def size(session: Session, table: Table) -> int:
+    """Return the bytes of *table*'s rows, partitions included."""
+    sql = (
+        "WITH RECURSIVE tree(oid) AS (SELECT %s::oid UNION"
+        " SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)"
+        " SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0)::int8 FROM tree"
+    )
+    return int(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
+
+
+def _oid(session: Session, table: Table) -> int:
     schema, name = table.path
     found = session.rows(_FIND.format(_IN_SCHEMA), (name, schema), table=table.name)
     if not found:
         raise SettingsError(_unknown(session, table.name))
-    return [row[0] for row in session.rows(_COLUMNS, (found[0][0],), table=table.name) if not row[6]]
+    return int(found[0][0])
 
 
 def _unknown(session: Session, name: str) -> str:

@@ -1,15 +1,256 @@
-"""What stands in the way of following a PostgreSQL table well."""
+"""What stands in the way of following a PostgreSQL table well. Counts stop at a limit, plans are only explained; what
+may read a whole table is a search for NULLs, for times in the future, and for keys that stand twice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
+from connectors import postgres_catalog as catalog
+from connectors import postgres_types as types
+from connectors.postgres_query import Statements, column, cursor_column, source
 from connectors.postgres_session import Session
-from sidecar.clock import Clock
+from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
-from sidecar.model import Tracked
+from sidecar.errors import SettingsError
+from sidecar.model import Page, Tracked
+from sidecar.sql import quoted
+
+_COUNTED = 10_000
+_SMALL = 1 << 20
+"""Bytes of a table that may be read and sorted at each poll."""
+_SKEW = 2 * SECOND
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def findings(session: Session, tracked: Tracked, clock: Clock) -> Sequence[Finding]:
-    del session, tracked, clock
-    return []
+    """Return all that there is to say about *tracked*, the passes in their order."""
+    with session.snapshot(tracked.name):
+        return [
+            *_clock(session, tracked, clock),
+            *_relation(session, tracked),
+            *_key(session, tracked),
+            *(finding for scan in tracked.passes for finding in _pass(session, Page(tracked, scan, {}, None, 1_000))),
+        ]
+
+
+def _clock(session: Session, tracked: Tracked, clock: Clock) -> Iterator[Finding]:
+    before = clock.now()
+    server = session.rows("SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8")[0][0]
+    after = clock.now()
+    apart = int(server) - (before + after) // 2
+    if abs(apart) > _SKEW + (after - before) // 2:
+        yield Finding(
+            "warning",
+            tracked.name,
+            f"the server's clock is {abs(apart) / SECOND:.1f} s {'ahead of' if apart > 0 else 'behind'} this machine's",
+            "Polls go by the server's clock; correct the one that is wrong.",
+        )
+
+
+def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
+    hidden = catalog.unreadable(session, tracked.table)
+    if hidden:
+        yield Finding(
+            "warning",
+            tracked.name,
+            f"the role may not read {_listed(hidden)}: left out",
+            f"GRANT SELECT ({', '.join(map(quoted, hidden))}) ON {source(tracked)} TO the role, to have them.",
+        )
+    kind = catalog.kind(session, tracked.table)
+    if kind == "m":
+        yield Finding(
+            "warning",
+            tracked.name,
+            "rows of a materialized view appear when it is refreshed, long after their stamps",
+            "Set lookback to more than the time from one refresh to the next.",
+        )
+    elif kind == "f":
+        yield Finding(
+            "warning",
+            tracked.name,
+            "this server does not know which transactions run behind a foreign table",
+            "Set lookback to more than the longest of them, or read the table at its own server.",
+        )
+    if not tracked.table.primary_key:
+        yield Finding(
+            "warning",
+            tracked.name,
+            f"no primary key; rows are told apart by {_listed(tracked.key)}",
+            "These columns must be unique together and never NULL.",
+        )
+
+
+def _key(session: Session, tracked: Tracked) -> Iterator[Finding]:
+    statements = Statements(tracked, Page(tracked, tracked.passes[0], {}, None, 1))
+    for name in tracked.key:
+        test = f"{statements.name(name)} IS NULL"
+        if column(tracked, name).nullable and (count := _count(session, statements, test, members=False)):
+            yield Finding(
+                "error",
+                f"{tracked.name}.{name}",
+                f"key column with {count} NULLs: such rows cannot be told apart, and polls stop at them",
+                "Fill them, or choose a primary_key of columns that are never NULL.",
+            )
+    if tracked.key_is_unique:
+        return
+    names = ", ".join(statements.name(n) for n in tracked.key)
+    texts = ", ".join(f"{statements.name(n)}::text" for n in tracked.key)
+    twice = session.rows(
+        f"SELECT {texts} FROM {statements.source} GROUP BY {names} HAVING count(*) > 1 LIMIT 1", table=tracked.name
+    )
+    if twice:
+        first = ", ".join(f"{n}={v}" for n, v in zip(tracked.key, twice[0], strict=True))
+        yield Finding(
+            "error",
+            tracked.name,
+            f"the key {_listed(tracked.key)} is not unique (first: {first})",
+            "Add the columns that make it so to primary_key.",
+        )
+
+
+def _pass(session: Session, page: Page) -> Iterator[Finding]:
+    tracked, name = page.tracked, page.scan.cursor
+    if name is None:
+        return
+    where = f"{tracked.name}.{name}"
+    try:
+        type_ = cursor_column(tracked, name).arrow
+    except SettingsError as error:
+        yield Finding("error", where, str(error))
+        return
+    yield from _index(session, page, name)
+    statements = Statements(tracked, page)
+    reference = statements.name(name)
+    if page.scan.name == "updated" and column(tracked, name).nullable:
+        yield from _nulls(session, statements, name)
+    if pa.types.is_timestamp(type_) and type_.tz is None and tracked.timezone is None:
+        yield Finding(
+            "warning",
+            where,
+            "timestamp without time zone; its values are taken for UTC",
+            'If the application writes local time: timezone = "Europe/Berlin" (or yours).',
+        )
+    if types.is_time(type_):
+        odd = f"NOT {types.holds(type_, reference)}"
+        if count := _count(session, statements, odd):
+            yield Finding(
+                "warning",
+                where,
+                f"{count} values are infinite or outside the years 1 to 9999 (first key: "
+                f"{_first(session, statements, odd)}): they are delivered as NULL, and move nothing",
+                "Correct them, or have NULL say what they mean.",
+            )
+    now = _now(tracked, type_)
+    late = f"{reference} > {now}" + (f" AND {types.holds(type_, reference)}" if types.is_time(type_) else "")
+    if now and (count := _count(session, statements, late)):
+        yield Finding(
+            "warning",
+            where,
+            f"{count} values lie in the future (first key: {_first(session, statements, late)}): "
+            "such rows are read again at each poll until their time has come",
+            "Correct the writer's clock, or the rows.",
+        )
+
+
+def _now(tracked: Tracked, type_: pa.DataType) -> str | None:
+    """Return the present in a cursor column's terms, with a minute for clocks; None where numbers tell no time."""
+    soon = "(pg_catalog.now() + '1 minute'::interval)"
+    if pa.types.is_integer(type_):
+        per = _PER_SECOND[tracked.unit] if tracked.unit else None
+        return f"(extract(epoch FROM {soon}) * {per})::int8" if per else None
+    if pa.types.is_timestamp(type_) and type_.tz:
+        return soon
+    reading = f"({soon} AT TIME ZONE {types.setting(tracked.timezone or 'UTC')})"
+    return reading if pa.types.is_timestamp(type_) else f"{reading}::date"
+
+
+def _nulls(session: Session, statements: Statements, name: str) -> Iterator[Finding]:
+    tracked, test = statements.tracked, f"{statements.name(name)} IS NULL"
+    if count := _count(session, statements, test, members=False):
+        how = f"by {tracked.created_at} instead" if tracked.created_at else "all of them, at every poll"
+        yield Finding(
+            "warning",
+            f"{tracked.name}.{name}",
+            f"{count} NULLs (first key: {_first(session, statements, test, members=False)}): such rows are read {how}, "
+            "a change may be missed",
+            f"Have every write set {name}.",
+        )
+
+
+def _index(session: Session, page: Page, name: str) -> Iterator[Finding]:
+    """Find out whether an index gives the pass's order: without one, there is a Sort even where sorts are forbidden."""
+    tracked = page.tracked
+    statements = Statements(tracked, page)
+    if tracked.table.kind == "table" and catalog.size(session, tracked.table) < _SMALL:
+        return
+    select = statements.select(statements.wires(3, careful=False), 3, as_csv=False)
+    usual = _plan(session, select, tracked.name)
+    _sorting(session, "off")
+    forced = _plan(session, select, tracked.name)
+    _sorting(session, "on")
+    sorts = [node for node in forced if node.startswith(("Sort  ", "Incremental Sort  "))]
+    if not sorts:
+        return
+    wanted = ", ".join(quoted(n) for n in (name, *tracked.key))
+    only = f" WHERE {quoted(name)} IS NOT NULL" if page.scan.name == "deleted" else ""
+    index = quoted(f"sidecar_{tracked.table.path[1]}_{name}"[:63])
+    # A partitioned parent's indexes cannot be made concurrently.
+    how = "" if catalog.kind(session, tracked.table) == "p" else "CONCURRENTLY "
+    advice = f"CREATE INDEX {how}{index} ON {source(tracked)} ({wanted}){only};"
+    if tracked.table.kind == "view":
+        advice = f"Index ({wanted}) in the tables under the view."
+    partly = all(line.startswith("Incremental") for line in sorts)
+    shown = usual if any("Sort  " in node or "Seq Scan" in node for node in usual) else forced
+    yield Finding(
+        "warning",
+        f"{tracked.name}.{name}",
+        (
+            f"the index by {name} lacks the key: rows with one stamp are sorted again for each page"
+            if partly
+            else f"no index serves the pass by {name}: every page reads and sorts the whole table"
+        )
+        + f" (plan: {'; '.join(shown)})",
+        advice,
+    )
+
+
+def _plan(session: Session, select: str, table: str) -> list[str]:
+    """Return the lines of the plan, without their arrows."""
+    return [str(row[0]).split("->")[-1].strip() for row in session.rows(f"EXPLAIN {select}", table=table)]
+
+
+def _sorting(session: Session, switch: str) -> None:
+    """Let the planner sort and scan, or have it avoid both; for this transaction."""
+    settings = "'{enable_sort,enable_seqscan}'::text[]"
+    session.rows(f"SELECT pg_catalog.set_config(name, '{switch}', true) FROM unnest({settings}) AS name")
+
+
+def _count(session: Session, statements: Statements, test: str, *, members: bool = True) -> str | None:
+    """Return how many of the pass's rows pass *test*, as a person says it; None if none does."""
+    found = session.rows(
+        f"SELECT count(*) FROM (SELECT FROM {_among(statements, test, members)} LIMIT {_COUNTED + 1}) AS found",
+        table=statements.tracked.name,
+    )[0][0]
+    return None if not found else f"more than {_COUNTED}" if found > _COUNTED else str(found)
+
+
+def _first(session: Session, statements: Statements, test: str, *, members: bool = True) -> str:
+    key = statements.tracked.key
+    texts = ", ".join(f"{statements.name(n)}::text" for n in key)
+    order = ", ".join(statements.name(n) for n in key)
+    rows = session.rows(
+        f"SELECT {texts} FROM {_among(statements, test, members)} ORDER BY {order} LIMIT 1",
+        table=statements.tracked.name,
+    )
+    return ", ".join(f"{n}={v}" for n, v in zip(key, rows[0], strict=True))
+
+
+def _among(statements: Statements, test: str, members: bool) -> str:
+    terms = f"({statements.condition()}) AND ({test})" if members else test
+    return f"{statements.source} WHERE {terms}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{n}"' for n in names)

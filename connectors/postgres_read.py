@@ -10,149 +10,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
 from connectors import postgres_types as types
-from connectors.postgres_session import BEGIN, Session, translated
+from connectors.postgres_query import ODD, Statements, column
+from connectors.postgres_session import BEGIN, Session, View
 from connectors.postgres_types import Values, Wire
-from sidecar import codec, sql
+from sidecar import codec
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.model import CURSOR, DELETED, VERSION, Column, Page, Scalar, Tracked
-from sidecar.sql import quoted
+from sidecar.model import CURSOR, DELETED, VERSION, Page, Pass, Tracked
 
 log = logging.getLogger("sidecar")
 
-_ODD = "sidecar:odd"  # which of a row's times had to be NULL, as their places in the SELECT list
-
-# Versions are compared by age, which is exact up to 2^31 transactions; the margin is for those that begin meanwhile.
-_FAR = 2**31 - 2**20
-
-# connectorx serves pages of at least this many rows; below, its connection costs more than it saves.
-_BULK = 5_000
-
-
-def column(tracked: Tracked, name: str) -> Column:
-    """Return the described column *name*; SettingsError if the role may not read it, or it is gone."""
-    found = tracked.table.column(name)
-    if found is None:
-        raise SettingsError(f'table "{tracked.name}": no column "{name}" that the role may read')
-    return found
-
-
-def cursor_column(tracked: Tracked, name: str) -> Column:
-    """Return the cursor column *name*; SettingsError if its type has no order in time that is kept exactly."""
-    found = column(tracked, name)
-    if not types.is_time(found.arrow) and not pa.types.is_signed_integer(found.arrow):
-        raise SettingsError(
-            f'table "{tracked.name}": column "{name}" is {found.type}, which cannot be a cursor; '
-            "choose a timestamp, a date or an integer"
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class Statements:
-    """The SQL of one table's pages. Columns stand as `"table"."column"`: ORDER BY takes a bare one for its output."""
-
-    tracked: Tracked
-    page: Page
-
-    @property
-    def source(self) -> str:
-        return source(self.tracked)
-
-    def name(self, column_: str) -> str:
-        return f"{quoted(self.tracked.table.path[1])}.{quoted(column_)}"
-
-    @property
-    def dialect(self) -> sql.Dialect:
-        def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
-            return types.literal(column(self.tracked, name).arrow, value)
-
-        def bound(name: str, value: int, _: list[Scalar]) -> str:
-            type_ = cursor_column(self.tracked, name).arrow
-            return types.literal(type_, types.last_day_over(value) if pa.types.is_date(type_) else value)
-
-        return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true")
-
-    def gone(self) -> str | None:
-        """Return the condition that `deleted_at` says a row is deleted; None where nothing is to be said."""
-        name = self.tracked.deleted_at
-        if name is None:
-            return None
-        told = f"{self.name(name)} IS NOT NULL"
-        if values := list(_not_deleted(self.tracked)):
-            told += f" AND {self.name(name)} NOT IN ({', '.join(values)})"
-        return told
-
-    def deleted(self) -> str | None:
-        parts = [p for p in (self.gone(), self.tracked.deleted_when) if p]
-        # On lines of their own: a user's condition may end in a comment.
-        return "(" + " OR ".join(f"(\n{p}\n)" for p in parts) + ") IS TRUE" if parts else None
-
-    def condition(self, xmax: int | None = None, *, after: bool = True) -> str:
-        """Return the page's WHERE; with the snapshot's *xmax*, only versions that may be new since `page.since`."""
-        found = sql.where(self.page, self.dialect, after=after)
-        since = self.page.since
-        if xmax is not None and since is not None and self.versioned and 0 <= xmax - since < _FAR:
-            # Rows frozen long ago have an xmin of an earlier round, whose age is negative.
-            oldest = f"pg_catalog.age('{since % 2**32}'::xid)"
-            found.terms.append(f"pg_catalog.age({self.name('xmin')}) BETWEEN 0 AND {oldest}")
-        return found.text()
-
-    @property
-    def versioned(self) -> bool:
-        return self.tracked.table.kind == "table"
-
-    def columns(self) -> list[Column]:
-        """Return the table's columns that a page carries: those delivered, then those that Sidecar needs."""
-        tracked = self.tracked
-        needed = (*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at)
-        names = dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)])
-        return [column(tracked, n) for n in names]
-
-    def wires(self, xmax: int, *, careful: bool) -> list[Wire]:
-        """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""
-        columns = self.columns()
-        found = [types.wire(c, self.name(c.name), careful=careful) for c in columns]
-        cursor = self.page.scan.cursor
-        if careful and cursor is not None and types.is_time(cursor_column(self.tracked, cursor).arrow):
-            expression = types.comparable(column(self.tracked, cursor).arrow, self.name(cursor))
-            found.append(Wire(CURSOR, expression, pa.int64(), pa.int64()))
-        if self.versioned:
-            # The distance to the snapshot's xmax: small, and free of the 32 bits' wraparound.
-            age = f"pg_catalog.age({self.name('xmin')})::int8 - pg_catalog.age('{xmax % 2**32}'::xid)"
-            found.append(Wire(VERSION, age, pa.int64(), pa.int64()))
-        if gone := self.deleted():
-            found.append(Wire(DELETED, gone, pa.bool_(), pa.bool_()))
-        times = [(n, c) for n, c in enumerate(columns) if types.is_time(c.arrow)]
-        if careful and times:
-            odd = {n: f"NOT {types.holds(c.arrow, self.name(c.name))}" for n, c in times}
-            flags = ", ".join(f"CASE WHEN {test} THEN '{n},' END" for n, test in odd.items())
-            text = f"CASE WHEN {' OR '.join(odd.values())} THEN pg_catalog.concat({flags}) END"
-            found.append(Wire(_ODD, text, pa.string(), pa.string()))
-        return found
-
-    def select(self, wires: Sequence[Wire], xmax: int, *, as_csv: bool) -> str:
-        listed = ", ".join(f"{(as_csv and w.csv_expression) or w.expression} AS c{n}" for n, w in enumerate(wires))
-        order = sql.order(self.page, self.dialect)
-        where = self.condition(xmax)
-        return f"SELECT {listed} FROM {self.source} WHERE {where} ORDER BY {order} LIMIT {self.page.limit}"
-
-
-def source(tracked: Tracked) -> str:
-    return ".".join(quoted(p) for p in tracked.table.path)
-
-
-def _not_deleted(tracked: Tracked) -> Sequence[str]:
-    """Return `not_deleted` as literals. Zero dates are MySQL's: no column here can hold one."""
-    values = [v for v in tracked.not_deleted if v is not None and not str(v).startswith("0000-00-00")]
-    return [types.setting(v) for v in values]
+BULK = 10_000
+"""Rows of a page from which on connectorx serves it; below, its connection costs more than it saves."""
 
 
 class Reader:
@@ -161,8 +35,8 @@ class Reader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._careful: set[str] = set()
-        self._followed: tuple[object, ...] | None = None
-        self._bulk = True
+        self._full: tuple[View, str, Pass] | None = None
+        self._connectorx_works = True
 
     def read(self, page: Page) -> pa.Table:
         """Return *page*'s rows; see `SourceConnector.read`."""
@@ -171,43 +45,47 @@ class Reader:
         with self._session.snapshot(tracked.name) as view:
             if page.after is None:
                 self._refuse_null_keys(statements, view.xmax)
-            bulk = page.after is not None and page.limit >= _BULK and self._followed == self._stretch(page)
-            found = None if tracked.name in self._careful else self._attempt(statements, view.xmax, bulk=bulk)
-            if found is None:
-                self._careful.add(tracked.name)
-                found = self._attempt(statements, view.xmax, bulk=bulk, careful=True)
-            assert found is not None
-            self._followed = self._stretch(page) if len(found) >= page.limit else None
+            stretch = (view, tracked.name, page.scan)
+            found = self.page(statements, view.xmax, bulk=page.limit >= BULK and self._full == stretch)
+            self._full = stretch if len(found) >= page.limit else None
         return found
 
-    def _stretch(self, page: Page) -> tuple[object, ...]:
-        """Return what the next page of the same pass in the same snapshot has in common with *page*."""
-        return (id(self._session.view), page.tracked.name, page.scan)
+    def page(self, statements: Statements, xmax: int, *, bulk: bool) -> pa.Table:
+        """Return the page by COPY, or (*bulk*) by connectorx if that works: the same rows, columns and types.
 
-    def _attempt(self, statements: Statements, xmax: int, *, bulk: bool, careful: bool = False) -> pa.Table | None:
+        Times that a final type cannot hold are rare and only SQL can tell about them, at a price. So a page is read
+        again with care where one is met, and so are that table's later pages.
+        """
+        name = statements.tracked.name
+        found = None if name in self._careful else self._attempt(statements, xmax, bulk=bulk, careful=False)
+        if found is None:
+            self._careful.add(name)
+            found = self._attempt(statements, xmax, bulk=bulk, careful=True)
+        assert found is not None
+        return found
+
+    def _attempt(self, statements: Statements, xmax: int, *, bulk: bool, careful: bool) -> pa.Table | None:
         """Return the page, or None if it holds a time that only the careful SELECT can tell about."""
         wires = statements.wires(xmax, careful=careful)
-        name = statements.tracked.name
         raw = self._by_connectorx(statements.select(wires, xmax, as_csv=False)) if bulk else None
         if raw is None:
-            raw = self._by_copy(statements.select(wires, xmax, as_csv=True), wires, name)
+            select = statements.select(wires, xmax, as_csv=True)
+            raw = self._by_copy(select, wires, statements.tracked.name, careful=careful)
         if raw is None or (not careful and any(types.is_time(v.type) and types.beyond(v) for v in raw.columns)):
             return None
         return finish(statements, wires, raw, xmax)
 
-    def _by_copy(self, select: str, wires: Sequence[Wire], table: str) -> pa.Table | None:
+    def _by_copy(self, select: str, wires: Sequence[Wire], table: str, *, careful: bool) -> pa.Table | None:
         """Return the answer by COPY on the held connection; None if it holds a time that Arrow cannot parse."""
         session = self._session
-        pieces: list[bytes] = []
         with session.errors(table), session.connection.cursor().copy(f"COPY ({select}) TO STDOUT (FORMAT csv)") as copy:
-            pieces.extend(map(bytes, copy))
+            pieces = list(copy)
         names = [f"c{n}" for n in range(len(wires))]
         if not pieces:
             return pa.table([pa.array([], w.csv) for w in wires], names=names)
         # One piece is one row, and a block must hold the longest.
         block = max(1 << 20, 2 * max(map(len, pieces)))
         data = pa.BufferReader(b"".join(pieces))
-        del pieces
         try:
             return csv.read_csv(
                 data,
@@ -223,7 +101,7 @@ class Reader:
                 ),
             )
         except pa.ArrowInvalid as error:
-            if any(types.is_time(w.csv) for w in wires) and table not in self._careful:
+            if not careful and any(types.is_time(w.csv) for w in wires):
                 return None
             raise SettingsError(f'table "{table}": a page cannot be read: {_of(error, wires)}') from None
 
@@ -232,7 +110,7 @@ class Reader:
 
         Its errors have no SQLSTATE, and its panics are no Exceptions. Asking again by COPY gives the data or a reason.
         """
-        url = self._session.url() if self._bulk else None
+        url = self._session.url() if self._connectorx_works else None
         if url is None:
             return None
         import connectorx
@@ -247,7 +125,7 @@ class Reader:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
                 raise
-            self._bulk = False
+            self._connectorx_works = False
             log.debug("connectorx failed (%s); reading by COPY from here on", type(error).__name__)
             return None
         assert isinstance(found, pa.Table)
@@ -288,7 +166,7 @@ def finish(statements: Statements, wires: Sequence[Wire], raw: pa.Table, xmax: i
             if odd is not None:
                 raise refuse(wire.name, f"holds NaN or infinity, which no {wire.final} can carry", odd)
         columns[wire.name] = types.final(values, wire)
-    odd = columns.pop(_ODD, None)
+    odd = columns.pop(ODD, None)
     if odd is not None and odd.null_count < len(odd):
         _report(tracked, columns, odd)
     if scan.cursor is not None and CURSOR not in columns:
@@ -348,6 +226,3 @@ def _of(error: pa.ArrowInvalid, wires: Sequence[Wire]) -> str:
     for n in range(len(wires) - 1, -1, -1):
         text = text.replace(f"column #{n}:", f'column "{wires[n].name}":')
     return text.split(": invalid value")[0].split("value '")[0].strip()
-
-
-__all__ = ["Reader", "Statements", "column", "cursor_column", "psycopg", "source", "translated"]

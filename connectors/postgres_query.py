@@ -1,0 +1,140 @@
+"""The SELECT of one page, and the conditions that it shares with other questions about the same pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from connectors import postgres_types as types
+from connectors.postgres_types import Wire
+from sidecar import sql
+from sidecar.errors import SettingsError
+from sidecar.model import CURSOR, DELETED, VERSION, Column, Page, Scalar, Tracked
+from sidecar.sql import quoted
+
+ODD = "sidecar:odd"
+"""Which of a row's times had to be NULL, as their places in the SELECT list."""
+
+# Versions are compared by age, which is exact up to 2^31 transactions; the margin is for those that begin meanwhile.
+_FAR = 2**31 - 2**20
+
+
+def column(tracked: Tracked, name: str) -> Column:
+    """Return the described column *name*; SettingsError if the role may not read it, or it is gone."""
+    found = tracked.table.column(name)
+    if found is None:
+        raise SettingsError(f'table "{tracked.name}": no column "{name}" that the role may read')
+    return found
+
+
+def cursor_column(tracked: Tracked, name: str) -> Column:
+    """Return the cursor column *name*; SettingsError if its type has no order in time that is kept exactly."""
+    found = column(tracked, name)
+    if not types.is_time(found.arrow) and not pa.types.is_signed_integer(found.arrow):
+        raise SettingsError(
+            f'table "{tracked.name}": column "{name}" is {found.type}, which cannot be a cursor; '
+            "choose a timestamp, a date or an integer"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Statements:
+    """The SQL of one table's pages. Columns stand as `"table"."column"`: ORDER BY takes a bare one for its output."""
+
+    tracked: Tracked
+    page: Page
+
+    @property
+    def source(self) -> str:
+        return source(self.tracked)
+
+    def name(self, column_: str) -> str:
+        return f"{quoted(self.tracked.table.path[1])}.{quoted(column_)}"
+
+    @property
+    def dialect(self) -> sql.Dialect:
+        def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
+            return types.literal(column(self.tracked, name).arrow, value)
+
+        def bound(name: str, value: int, _: list[Scalar]) -> str:
+            type_ = cursor_column(self.tracked, name).arrow
+            return types.literal(type_, types.last_day_over(value) if pa.types.is_date(type_) else value)
+
+        return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true")
+
+    def gone(self) -> str | None:
+        """Return the condition that `deleted_at` says a row is deleted; None where nothing is to be said."""
+        name = self.tracked.deleted_at
+        if name is None:
+            return None
+        told = f"{self.name(name)} IS NOT NULL"
+        if values := list(_not_deleted(self.tracked)):
+            told += f" AND {self.name(name)} NOT IN ({', '.join(values)})"
+        return told
+
+    def deleted(self) -> str | None:
+        parts = [p for p in (self.gone(), self.tracked.deleted_when) if p]
+        # On lines of their own: a user's condition may end in a comment.
+        return "(" + " OR ".join(f"(\n{p}\n)" for p in parts) + ") IS TRUE" if parts else None
+
+    def condition(self, xmax: int | None = None, *, after: bool = True) -> str:
+        """Return the page's WHERE; with the snapshot's *xmax*, only versions that may be new since `page.since`."""
+        found = sql.where(self.page, self.dialect, after=after)
+        since = self.page.since
+        if xmax is not None and since is not None and self.versioned and 0 <= xmax - since < _FAR:
+            # Rows frozen long ago have an xmin of an earlier round, whose age is negative.
+            oldest = f"pg_catalog.age('{since % 2**32}'::xid)"
+            found.terms.append(f"pg_catalog.age({self.name('xmin')}) BETWEEN 0 AND {oldest}")
+        return found.text()
+
+    @property
+    def versioned(self) -> bool:
+        return self.tracked.table.kind == "table"
+
+    def columns(self) -> list[Column]:
+        """Return the table's columns that a page carries: those delivered, then those that Sidecar needs."""
+        tracked = self.tracked
+        needed = (*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at)
+        names = dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)])
+        return [column(tracked, n) for n in names]
+
+    def wires(self, xmax: int, *, careful: bool) -> list[Wire]:
+        """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""
+        columns = self.columns()
+        found = [types.wire(c, self.name(c.name), careful=careful) for c in columns]
+        cursor = self.page.scan.cursor
+        if careful and cursor is not None and types.is_time(cursor_column(self.tracked, cursor).arrow):
+            expression = types.comparable(column(self.tracked, cursor).arrow, self.name(cursor))
+            found.append(Wire(CURSOR, expression, pa.int64(), pa.int64()))
+        if self.versioned:
+            # The distance to the snapshot's xmax: small, and free of the 32 bits' wraparound.
+            age = f"pg_catalog.age({self.name('xmin')})::int8 - pg_catalog.age('{xmax % 2**32}'::xid)"
+            found.append(Wire(VERSION, age, pa.int64(), pa.int64()))
+        if gone := self.deleted():
+            found.append(Wire(DELETED, gone, pa.bool_(), pa.bool_()))
+        times = [(n, c) for n, c in enumerate(columns) if types.is_time(c.arrow)]
+        if careful and times:
+            odd = {n: f"NOT {types.holds(c.arrow, self.name(c.name))}" for n, c in times}
+            flags = ", ".join(f"CASE WHEN {test} THEN '{n},' END" for n, test in odd.items())
+            text = f"CASE WHEN {' OR '.join(odd.values())} THEN pg_catalog.concat({flags}) END"
+            found.append(Wire(ODD, text, pa.string(), pa.string()))
+        return found
+
+    def select(self, wires: Sequence[Wire], xmax: int, *, as_csv: bool) -> str:
+        listed = ", ".join(f"{(as_csv and w.csv_expression) or w.expression} AS c{n}" for n, w in enumerate(wires))
+        order = sql.order(self.page, self.dialect)
+        where = self.condition(xmax)
+        return f"SELECT {listed} FROM {self.source} WHERE {where} ORDER BY {order} LIMIT {self.page.limit}"
+
+
+def source(tracked: Tracked) -> str:
+    return ".".join(quoted(p) for p in tracked.table.path)
+
+
+def _not_deleted(tracked: Tracked) -> Sequence[str]:
+    """Return `not_deleted` as literals. Zero dates are MySQL's: no column here can hold one."""
+    values = [v for v in tracked.not_deleted if v is not None and not str(v).startswith("0000-00-00")]
+    return [types.setting(v) for v in values]
