@@ -263,8 +263,8 @@ def _no_twins(tracked: Tracked) -> None:
     if found is not None:
         raise SettingsError(
             f'table "{tracked.name}": columns "{found[0]}" and "{found[1]}" differ only in case, and Spark, '
-            f'which writes the sinks, takes them for one; set "{CASE_SENSITIVE}" = true under [spark], or leave one out '
-            f"([{section('tables', tracked.name)}] columns = …)"
+            f'which writes the sinks, takes them for one; set "{CASE_SENSITIVE}" = true under [spark], or leave one '
+            f"out ([{section('tables', tracked.name)}] columns = …)"
         )
 
 
