@@ -27,6 +27,9 @@ INFINITY = 2**63 - 1
 CURSOR, VERSION, DELETED = "sidecar:cursor", "sidecar:version", "sidecar:deleted"
 """Columns that a connector may add to a page; see `SourceConnector.read`."""
 
+METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
+"""The metadata columns' names, behind the prefix."""
+
 INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 

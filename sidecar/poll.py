@@ -23,7 +23,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.cursor import ceiling
 from sidecar.errors import SchemaChanged, SettingsError
-from sidecar.model import Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
+from sidecar.model import METADATA, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -202,17 +202,11 @@ def to_changes(found: Rows, offset: int, committed: int, origin: str) -> pa.Tabl
     return pa.table([*columns, *data.columns], schema=change_schema(found.tracked))
 
 
-def metadata_names(prefix: str) -> tuple[str, str, str, str]:
-    """Return the names of the metadata columns."""
-    return (f"{prefix}change_type", f"{prefix}commit_version", f"{prefix}commit_timestamp", f"{prefix}origin")
-
-
 def change_schema(tracked: Tracked) -> pa.Schema:
     """Return the columns of *tracked*'s log: the same whether or not there is a row."""
     types = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
-    metadata = [
-        pa.field(n, t, nullable=False) for n, t in zip(metadata_names(tracked.metadata_prefix), types, strict=True)
-    ]
+    prefix = tracked.metadata_prefix
+    metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
     return pa.schema([*metadata, *(pa.field(c.name, c.arrow) for c in tracked.columns)])
 
 

@@ -146,10 +146,8 @@ class Sidecar:
     def status(self) -> list[TableStatus]:
         """Return where each table stands; the source is not asked."""
         positions, notes, found = self.store.positions(), self.store.notes(), []
-        for name in self._logged():
-            mark = self.store.watermark(name)
-            if mark is None:
-                continue
+        for name in sorted(self.store.tables() | set(notes)):
+            mark = self.store.watermark(name) or Watermark("")
             first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
             greatest = first.greatest[-1][1] if first.greatest else None
             held = {sink: p.acknowledged for (table, sink), p in positions.items() if table == name}

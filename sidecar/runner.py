@@ -12,7 +12,7 @@ from sidecar import consumers, feed, retention
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable, StateDamaged, StateHeld
 from sidecar.model import Tracked
-from sidecar.poll import Step, check_schema, metadata_names, poll
+from sidecar.poll import Step, check_schema, poll
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Runner:
             with failing_as(sink, batch):
                 consumers.intend(log, store, sink.name, until)
                 frame = feed.dataframe(self._session(), log, position.acknowledged, until)
-                sink.write(frame, batch, metadata_names(tracked.metadata_prefix)[1])
+                sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
                 consumers.acknowledge(log, store, sink.name, until)
         except (StateDamaged, StateHeld):
             raise

@@ -38,6 +38,9 @@ class WatermarkStore(Protocol):
     def watermark(self, table: str) -> Watermark | None:
         """Return *table*'s watermark, or None before its first poll."""
 
+    def tables(self) -> set[str]:
+        """Return the tables that have a watermark."""
+
     def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
         """Store the watermark together with what is remembered; an empty value forgets its key."""
 
@@ -81,6 +84,9 @@ class MemoryWatermarkStore:
     def watermark(self, table: str) -> Watermark | None:
         text = self._watermarks.get(table)
         return None if text is None else load_watermark(text)
+
+    def tables(self) -> set[str]:
+        return set(self._watermarks)
 
     def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
         recent = self._recent.setdefault(table, {})
@@ -172,6 +178,9 @@ class RocksDBWatermarkStore:
         except (ValueError, KeyError) as error:
             reason = f'the watermark of table "{table}" does not parse: {error}'
             raise StateDamaged(_damaged(self.path, reason)) from error
+
+    def tables(self) -> set[str]:
+        return {key.decode() for key, _ in self._scan("watermarks", b"")}
 
     def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
         prefix = _prefix(table)

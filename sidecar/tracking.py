@@ -15,15 +15,13 @@ import pyarrow as pa
 from sidecar import cursor
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Table, Tracked
+from sidecar.model import METADATA, Column, Table, Tracked
 from sidecar.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
     from sidecar.connector import SourceConnector
 
 CASE_SENSITIVE = "spark.sql.caseSensitive"
-
-_METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 
 
 def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
@@ -238,7 +236,7 @@ def _delivered(names: _Names, asked: Sequence[str] | None, key: Sequence[str]) -
 
 
 def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
-    ours = {(prefix + name).casefold(): prefix + name for name in _METADATA}
+    ours = {(prefix + name).casefold(): prefix + name for name in METADATA}
     for column in delivered:
         if column.name.casefold() in ours:
             raise SettingsError(
