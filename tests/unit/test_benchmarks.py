@@ -1,0 +1,103 @@
+"""The benchmarks run, on tables too small to measure anything. No test looks at a time."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import idle, poll_size, workload
+from benchmarks.bench import Bench
+from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    quiet = Console(file=io.StringIO())
+    with Bench(runs=1, small=200, large=400, sources=("sqlite",), folder=tmp_path / "bench", console=quiet) as bench:
+        yield bench
+
+
+def test_contenders_take_turns_and_warm_rounds_do_not_count() -> None:
+    order: list[str] = []
+
+    def contender(name: str, value: float, against: str | None = None) -> Contender:
+        def run() -> Sample:
+            order.append(name)
+            return Sample(value * (100 if len(order) <= 2 else 1), {"half": value / 2})
+
+        return Contender(name, run, against, aim=2.5)
+
+    slow = take_turns([contender("fast", 2.0), contender("slow", 5.0, "fast")], 2)[1]
+    assert order == ["fast", "slow"] * 3
+    assert (slow.samples, slow.median, slow.ratio, slow.parts, slow.reached) == (
+        [5.0, 5.0],
+        5.0,
+        2.5,
+        {"half": 2.5},
+        True,
+    )
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    # The machine is ten times as slow in the second round, for both alike.
+    weather = {"a": iter((1.0, 10.0, 1.0)), "b": iter((2.0, 20.0, 2.0))}
+    both = [
+        Contender("a", lambda: Sample(next(weather["a"]))),
+        Contender("b", lambda: Sample(next(weather["b"])), "a"),
+    ]
+    assert take_turns(both, 3, warm=0)[1].ratio == 2.0
+
+
+def test_a_limit_on_the_figure_itself_may_be_missed() -> None:
+    assert Result("r", [0.8], 0.8, {}, limit=0.7).reached is False
+    assert Result("r", [0.8], 0.8, {}).reached is None
+
+
+def test_an_answer_shows_its_figures_aims_and_notes() -> None:
+    results = [Result("base", [1.0], 1.0, {}), Result("ours", [2.0, 4.0], 3.0, {"Spark": 1.5}, "base", 3.0, aim=2.5)]
+    out = io.StringIO()
+    show(Console(file=out, width=150), Answer("q", "A question", "s", results, ["Read this."]))
+    for text in ("A question", "3.00×", "≤ 2.5× missed", "2 – 4", "Spark 1.5", "Read this."):
+        assert text in out.getvalue()
+
+
+def test_rows_are_the_same_however_often_they_are_made(tmp_path: Path) -> None:
+    first, again = (list(workload.rows(120)) for _ in range(2))
+    assert first == again
+    path = workload.sqlite_file(tmp_path, 120)
+    connection = sqlite3.connect(path)
+    try:
+        assert len(connection.execute("SELECT * FROM orders").fetchall()) == 120
+        stored = connection.execute(
+            "SELECT id, note, payload, created_at, updated_at, deleted_at FROM orders ORDER BY id"
+        )
+        assert stored.fetchall() == [(r[0], *r[4:]) for r in first[0]]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("turn", [0, 1, 7])
+def test_changes_are_spread_over_the_whole_table(turn: int) -> None:
+    keys = workload.spread(1000, 10, turn)
+    assert len(keys) == 10
+    assert 1 <= keys[0] < keys[-1] <= 1000
+    assert keys[-1] - keys[0] == 900
+
+
+def test_a_poll_s_size_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_size, "LOOKBACK", 0.01)
+    answer = poll_size.ask(bench)
+    assert [r.name for r in answer.results] == ["SQLite: of 200 rows", "SQLite: of 400 rows"]
+    assert answer.results[1].against == "SQLite: of 200 rows"
+
+
+def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
+    cold, warm = idle.ask(bench)
+    assert [r.name for r in cold.results] == ["python -c pass", "SQLite: sidecar run --once"]
+    assert [r.name for r in warm.results] == ["SQLite: poll"]
+    assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
