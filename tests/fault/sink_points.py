@@ -1,0 +1,57 @@
+"""A process that starts Spark once and runs a project's sinks in forks of itself, each killed at a crash point.
+
+A fork holds the state, reads the source and drives Spark as any runner does, and dies by SIGKILL. The JVM is the
+parent's and outlives it, so a kill costs milliseconds instead of the ten seconds of Spark's start. Crash points lie
+between calls to the JVM, never inside one, so the connection that the forks inherit stays in step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+SINK_POINTS = ("batch-intended", "batch-staged", "batch-moved", "position-filed", "position-saved")
+
+
+def main(settings: Path, source: Path, points: list[str]) -> None:
+    """Change *source* and run once, for each of *points*, in turn; print the exit codes as a JSON list."""
+    from sidecar import faults, project, spark
+
+    # A partition a segment, so that a batch has more than one file.
+    session = spark.session("sidecar-fault-tests", config={"spark.sql.files.maxPartitionBytes": "8k"})
+    codes = []
+    for number, point in enumerate(points):
+        change(source, number)
+        process = os.fork()
+        if process == 0:
+            code = 70
+            try:
+                name, _, count = point.partition(":")
+                if name:
+                    faults._left[name] = int(count or 1)
+                with project.open_project(settings) as sidecar:
+                    code = sidecar.run(session, once=True)
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+    spark.close(session)
+    print(json.dumps(codes))
+
+
+def change(source: Path, number: int) -> None:
+    writer = sqlite3.connect(source)
+    for table in ("t", "u"):
+        writer.execute(
+            f"UPDATE {table} SET v = v + 100000, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE id % 4 = ?",
+            (number % 4,),
+        )
+    writer.commit()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
