@@ -23,11 +23,12 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition AND c.relp
 ORDER BY n.nspname <> 'public', 1, 2
 """
 
-# A row has a version (xmin) that means something where a heap of this server holds it, in each partition too. A
-# materialized view's rows get a new one at every refresh, changed or not: their content tells them apart better.
+# A row has a version (xmin) that means something where a heap of this server holds it, in each partition too; the role
+# may see it if it may read the table as a whole. A materialized view's rows get a new one at every refresh, changed or
+# not: their content tells them apart better.
 _FIND = """
 SELECT c.oid, n.nspname::text, c.relname::text,
-  c.relkind IN ('r', 'p') AND NOT EXISTS (
+  c.relkind IN ('r', 'p') AND pg_catalog.has_column_privilege(c.oid, 'xmin', 'SELECT') AND NOT EXISTS (
     WITH RECURSIVE tree(oid) AS (
       SELECT c.oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
     SELECT FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.oid LEFT JOIN pg_catalog.pg_am m ON m.oid = x.relam

@@ -3,6 +3,7 @@ may read a whole table is a search for NULLs, for times in the future, and for k
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from connectors.postgres_session import Session
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
 from sidecar.errors import SettingsError
-from sidecar.model import Page, Tracked
+from sidecar.model import Page, Pass, Tracked
 from sidecar.sql import quoted
 
 _COUNTED = 10_000
@@ -31,8 +32,13 @@ def findings(session: Session, tracked: Tracked, clock: Clock) -> Sequence[Findi
             *_clock(session, tracked, clock),
             *_relation(session, tracked),
             *_key(session, tracked),
-            *(finding for scan in tracked.passes for finding in _pass(session, Page(tracked, scan, {}, None, 1_000))),
+            *(finding for scan in tracked.passes for finding in _pass(session, _page(tracked, scan))),
         ]
+
+
+def _page(tracked: Tracked, scan: Pass) -> Page:
+    """Return a page of *scan* as it is after the first poll, when passes no longer leave rows to each other."""
+    return Page(tracked, scan, {} if scan.name == "updated" else {"updated": 0}, None, tracked.page_size)
 
 
 def _clock(session: Session, tracked: Tracked, clock: Clock) -> Iterator[Finding]:
@@ -52,11 +58,12 @@ def _clock(session: Session, tracked: Tracked, clock: Clock) -> Iterator[Finding
 def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
     hidden = catalog.unreadable(session, tracked.table)
     if hidden:
+        blind = " (and without xmin, rows are told apart by their content)" if tracked.table.kind == "view" else ""
         yield Finding(
             "warning",
             tracked.name,
-            f"the role may not read {_listed(hidden)}: left out",
-            f"GRANT SELECT ({', '.join(map(quoted, hidden))}) ON {source(tracked)} TO the role, to have them.",
+            f"the role may not read {_listed(hidden)}: left out{blind}",
+            f"GRANT SELECT ON {source(tracked)} TO the role, to have them; or set columns, to say that this is meant.",
         )
     kind = catalog.kind(session, tracked.table)
     if kind == "m":
@@ -182,8 +189,8 @@ def _nulls(session: Session, statements: Statements, name: str) -> Iterator[Find
 def _index(session: Session, page: Page, name: str) -> Iterator[Finding]:
     """Find out whether an index gives the pass's order: without one, there is a Sort even where sorts are forbidden."""
     tracked = page.tracked
-    statements = Statements(tracked, page)
-    if tracked.table.kind == "table" and catalog.size(session, tracked.table) < _SMALL:
+    statements = Statements(tracked, dataclasses.replace(page, closed={**page.closed, page.scan.name: 0}))
+    if catalog.kind(session, tracked.table) in ("r", "p", "m") and catalog.size(session, tracked.table) < _SMALL:
         return
     select = statements.select(statements.wires(3, careful=False), 3, as_csv=False)
     usual = _plan(session, select, tracked.name)
@@ -196,11 +203,11 @@ def _index(session: Session, page: Page, name: str) -> Iterator[Finding]:
     wanted = ", ".join(quoted(n) for n in (name, *tracked.key))
     only = f" WHERE {quoted(name)} IS NOT NULL" if page.scan.name == "deleted" else ""
     index = quoted(f"sidecar_{tracked.table.path[1]}_{name}"[:63])
-    # A partitioned parent's indexes cannot be made concurrently.
-    how = "" if catalog.kind(session, tracked.table) == "p" else "CONCURRENTLY "
+    kind = catalog.kind(session, tracked.table)
+    how = "" if kind == "p" else "CONCURRENTLY "  # a partitioned parent's indexes cannot be made that way
     advice = f"CREATE INDEX {how}{index} ON {source(tracked)} ({wanted}){only};"
-    if tracked.table.kind == "view":
-        advice = f"Index ({wanted}) in the tables under the view."
+    if kind in ("v", "f"):
+        advice = f"Index ({wanted}) in the tables under it."
     partly = all(line.startswith("Incremental") for line in sorts)
     shown = usual if any("Sort  " in node or "Seq Scan" in node for node in usual) else forced
     yield Finding(

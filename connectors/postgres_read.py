@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from connectors import postgres_types as types
-from connectors.postgres_query import ODD, Statements, column
+from connectors.postgres_query import ODD, Statements, column, cursor_column
 from connectors.postgres_session import BEGIN, Session, View
 from connectors.postgres_types import Values, Wire
 from sidecar import codec
@@ -42,6 +42,8 @@ class Reader:
         """Return *page*'s rows; see `SourceConnector.read`."""
         tracked = page.tracked
         statements = Statements(tracked, page)
+        if page.scan.cursor is not None:
+            cursor_column(tracked, page.scan.cursor)
         with self._session.snapshot(tracked.name) as view:
             if page.after is None:
                 self._refuse_null_keys(statements, view.xmax)
@@ -115,11 +117,7 @@ class Reader:
             return None
         import connectorx
 
-        steps = [
-            BEGIN,
-            f"SET TRANSACTION SNAPSHOT '{self._session.export()}'",
-            self._session.pins(),
-        ]
+        steps = [self._session.pins(), BEGIN, f"SET TRANSACTION SNAPSHOT '{self._session.export()}'"]
         try:
             found = connectorx.read_sql(url, select, return_type="arrow", pre_execution_query=steps)
         except BaseException as error:

@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -37,7 +38,7 @@ _VIEW = (
 _OLDEST_VERSION = 130000  # the first with pg_current_snapshot()
 
 # What connectorx can be told in its URL and takes to mean what libpq does. `require` encrypts without looking at the
-# certificate in both; a stricter mode stays with libpq.
+# certificate in both (libpq does look where the user has a root.crt); a stricter mode stays with libpq.
 _PLAIN_SSL = ("", "disable", "allow", "prefer", "require")
 _HARMLESS = {
     *("host", "hostaddr", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "application_name"),
@@ -150,7 +151,8 @@ class Session:
         usual = {str(d.keyword, "ascii"): str(d.compiled or b"", "ascii") for d in pq.Conninfo.get_defaults()}
         usual["sslcertmode"] = "allow"  # libpq fills it in
         given = {k: v for k, v in held.info.get_parameters().items() if v and v != usual.get(k)}
-        if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL:
+        trusts = given.get("sslmode") == "require" and (Path.home() / ".postgresql" / "root.crt").exists()
+        if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL or trusts:
             return None
         info = held.info
         host = info.hostaddr if info.host == "" else info.host

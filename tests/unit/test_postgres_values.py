@@ -1,0 +1,147 @@
+"""Values as PostgreSQL's literals, table names, and what URLs must never give away; without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors import postgres_catalog as catalog
+from connectors import postgres_types as types
+from connectors.postgres import PostgresConnector, _kept, _settled
+from connectors.postgres_session import View
+from sidecar import cursor
+from sidecar.connector import Source
+from sidecar.errors import SettingsError
+from sidecar.model import INFINITY
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INSTANT, READING, DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
+
+
+@given(st.datetimes())
+def test_an_instant_is_written_to_the_microsecond(moment: datetime) -> None:
+    micros = (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+    assert types.literal(INSTANT, micros) == f"'{moment.isoformat(' ', 'microseconds')}+00'::timestamptz"
+    assert types.literal(READING, micros) == f"'{moment.isoformat(' ', 'microseconds')}'::timestamp"
+
+
+@given(st.dates())
+def test_a_date_is_written_alike_from_days_and_from_its_cursor_value(day: date) -> None:
+    days = (day - date(1970, 1, 1)).days
+    ordinal = int(cursor.comparable(pa.array([day]))[0])
+    assert types.literal(DATE, days) == types.literal(DATE, ordinal) == f"'{day.isoformat()}'::date"
+
+
+@given(st.dates(), st.integers(-86_400_000_001, 86_400_000_001))
+def test_a_bound_on_dates_is_the_last_day_that_is_over(day: date, apart: int) -> None:
+    own = int(cursor.comparable(pa.array([day]))[0])
+    bound = own + apart
+    last = types.last_day_over(bound)
+    assert last <= bound < last + types.DAY
+    assert (own > bound) == (own > last)
+
+
+def test_times_before_christ_and_after_9999_are_written_as_the_server_reads_them() -> None:
+    assert types.literal(INSTANT, -62_135_596_800_000_001) == "'0001-12-31 23:59:59.999999+00 BC'::timestamptz"
+    assert types.literal(READING, 253_402_300_800_000_000) == "'10000-01-01 00:00:00.000000'::timestamp"
+    assert types.literal(INSTANT, INFINITY) == "'infinity'::timestamptz"
+    assert types.literal(INSTANT, types.MINUS_INFINITY) == "'-infinity'::timestamptz"
+
+
+def test_the_least_integer_stays_an_integer() -> None:
+    assert types.literal(pa.int64(), -(2**63)) == "'-9223372036854775808'::int8"
+
+
+@pytest.mark.parametrize("text", ["o'clock", "back\\slash", "both'\\", "", "100%", "größe"])
+def test_a_text_cannot_leave_its_literal(text: str) -> None:
+    literal = types.literal(pa.string(), text).strip()
+    body = literal.removeprefix("E")[1:-1]
+    assert (body.replace("\\\\", "\\") if literal.startswith("E") else body).replace("''", "'") == text
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=9))), st.integers(0, 3))
+def test_hex_is_decoded_as_it_was_encoded(values: list[bytes | None], skipped: int) -> None:
+    digits = pa.array([None if v is None else v.hex() for v in values], pa.string()).slice(skipped)
+    wire = types.Wire("b", "b", pa.binary(), pa.string())
+    assert types.final(digits, wire).to_pylist() == values[skipped:]
+
+
+names = st.text(st.sampled_from('ab."% é'), min_size=1, max_size=6)
+
+
+@given(names, names)
+def test_a_table_s_identity_is_read_back_as_its_parts(schema: str, name: str) -> None:
+    assert catalog.parts(catalog.identity(schema, name)) == (schema, name)
+    assert catalog.parts(catalog.identity("public", name)) == (name,)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [("public", "orders", "orders"), ("sales", "Orders", "sales.Orders"), ("public", "a.b", '"a.b"')],
+)
+def test_identities_are_bare_where_nothing_could_be_mistaken(known: tuple[str, str, str]) -> None:
+    assert catalog.identity(known[0], known[1]) == known[2]
+
+
+@pytest.mark.parametrize("name", ["", ".", "a..b", "a.", '"a', 'a"b', '"a"b'])
+def test_what_is_no_name_has_no_parts(name: str) -> None:
+    assert catalog.parts(name) == ()
+
+
+SECRETS = ["Sesame@Street", "Sesame/Street", "Sesame#Street", "Sesame?Street", "Sesame%zzStreet", "Se:same@Stre/et"]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_url_that_would_be_split_elsewhere_is_refused_without_its_pieces(secret: str) -> None:
+    url = f"postgresql://reader:{secret}@127.0.0.1:1/shop"
+    try:
+        PostgresConnector(Source(url)).tables()
+    except Exception as error:
+        shown = f"{error!r} {error} {error.__cause__!r}"
+        assert not any(piece in shown for piece in ("Sesame", "same", "Street", "Stre"))
+    else:
+        raise AssertionError("there is no server at port 1")
+    assert secret not in repr(Source(url))
+
+
+def test_a_password_of_a_source_never_stands_in_its_repr() -> None:
+    assert "hidden" not in repr(Source("postgresql://h/db", user="u", password="hidden"))
+
+
+def test_an_unknown_parameter_is_a_setting_to_mend() -> None:
+    with pytest.raises(SettingsError, match="not a PostgreSQL URL"):
+        PostgresConnector(Source("postgresql://h/db?sslmod=require"))
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=200))
+def test_a_thinned_history_never_claims_more_than_a_full_one(steps: list[tuple[int, int, int]]) -> None:
+    kept: list[tuple[int, int]] = []
+    full: list[tuple[int, int]] = []
+    now = xmin = following = 0
+    for seconds, begun, ended in steps:
+        now, following = now + seconds, following + begun
+        xmin = min(following, xmin + ended)
+        view = View(xmin, xmin, following, now)
+        told, true = _settled(kept, view), _settled(full, view)
+        assert told is None or (true is not None and told <= true)
+        kept, full = _kept(kept, view), [*full, (now, following)]
+        assert len(kept) <= 64
+
+
+def test_a_history_of_no_more_than_it_may_keep_answers_exactly() -> None:
+    kept: list[tuple[int, int]] = []
+    for n in range(20):
+        kept = _kept(kept, View(5, 5, 10 + n, 1_000 + n))
+    assert _settled(kept, View(21, 21, 40, 2_000)) == 1_011
+    assert _settled(kept, View(9, 9, 40, 2_000)) is None
+
+
+def test_comparable_integers_are_those_of_the_core() -> None:
+    values = pa.array([date(2024, 5, 1), date(1969, 12, 31), None])
+    ours = types.ordinals(values)
+    assert np.array_equal(cursor.comparable(values)[:2], ours.to_numpy(zero_copy_only=False)[:2].astype(np.int64))
