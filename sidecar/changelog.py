@@ -11,6 +11,7 @@ Names that begin with `_` or `.` are hidden from Spark, and so from `spark.read.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,7 +77,10 @@ class ChangeLog:
     def get(self, offset: int) -> pa.Table | None:
         """Return the changes of segment *offset*, or None while it does not exist yet."""
         path = self._existing(offset)
-        return None if path is None else pq.ParquetFile(path).read().replace_schema_metadata(None)
+        if path is None:
+            return None
+        with _readable(path):
+            return pq.ParquetFile(path).read().replace_schema_metadata(None)
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
@@ -86,7 +90,13 @@ class ChangeLog:
     def rows(self, since: int = 0, until: int | None = None) -> Iterator[dict[str, object]]:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
         for segment in self.list(since, until):
-            for batch in pq.ParquetFile(segment.path).iter_batches():
+            with _readable(segment.path):
+                batches = pq.ParquetFile(segment.path).iter_batches()
+            while True:
+                with _readable(segment.path):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
                 yield from batch.to_pylist()
 
     def last(self) -> int:
@@ -97,7 +107,10 @@ class ChangeLog:
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
         found = self._segments()
-        return pq.read_schema(found[-1].path).remove_metadata() if found else None
+        if not found:
+            return None
+        with _readable(found[-1].path):
+            return pq.read_schema(found[-1].path).remove_metadata()
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -137,28 +150,30 @@ class ChangeLog:
         return Segment(offset, path)
 
     def sweep_up(self) -> None:
-        """Remove what a killed writer left half-written."""
-        for aside in self.folder.glob(".*.tmp"):
+        """Remove what a killed writer left half-written, and what a killed drop left standing."""
+        for aside in (*self.folder.glob(".*.tmp"), *self.folder.glob("_positions/.*.tmp")):
             aside.unlink(missing_ok=True)
+        floor = self.floor()
+        for segment in self.standing():
+            if segment.offset <= floor:
+                segment.path.unlink(missing_ok=True)
 
     def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered]]:
         """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
 
         Begins with the floor's where retention has dropped segments after *after*.
         """
-        if after < self.floor():
-            floor = self._read_floor()
-            after = floor[0].offset
-            yield floor
+        floor, watermark, remembered = self._read_floor()
+        if after < floor and watermark is not None:
+            after = watermark.offset
+            yield watermark, remembered
         for segment in self._segments():
             if segment.offset > after:
                 yield self._metadata(segment.path).watermark, _unpack(self._footer(segment.path).get(_RECENT, b""))
 
     def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
-        doomed = [s for s in self._segments() if s.offset <= through]
-        if not doomed:
-            return 0
+        doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
         floor = {"offset": through, "watermark": position, "recent": _pack(remembered).decode()}
         write_durably(self.folder / "_floor.json", lambda aside: _write_text(aside, json.dumps(floor)))
@@ -170,20 +185,41 @@ class ChangeLog:
 
     def floor(self) -> int:
         """Return the last offset dropped by retention; 0 if none."""
-        path = self.folder / "_floor.json"
-        return int(json.loads(path.read_text())["offset"]) if path.exists() else 0
+        return self._read_floor()[0]
 
-    def _read_floor(self) -> tuple[Watermark, Remembered]:
-        raw = json.loads((self.folder / "_floor.json").read_text())
-        return load_watermark(json.dumps(raw["watermark"])), _unpack(raw["recent"].encode())
+    def _read_floor(self) -> tuple[int, Watermark | None, Remembered]:
+        path = self.folder / "_floor.json"
+        try:
+            raw = json.loads(path.read_text())
+            return int(raw["offset"]), load_watermark(json.dumps(raw["watermark"])), _unpack(raw["recent"].encode())
+        except FileNotFoundError:
+            return 0, None, {}
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise StateDamaged(f"{path}: not readable: {error}. Restore it from a copy.") from error
 
     def _segments(self) -> Segments:
+        """Return what may be read, in order and without a gap."""
+        # A folder that changes while it is listed may show a file and not the one before it: so look twice.
+        missing = 0
+        for _ in range(2):
+            # The floor is read after the files: it is written before any of them is dropped.
+            found = self.standing()
+            floor = self.floor()
+            found = [s for s in found if s.offset > floor]
+            missing = next((n for n, s in enumerate(found, floor + 1) if s.offset != n), 0)
+            if not missing:
+                return found
+        raise StateDamaged(
+            f"{self._path(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
+            f"and read the whole table again: sidecar watermark reset {self.table}"
+        )
+
+    def standing(self) -> Segments:
+        """Return the segment files that are there, gaps and dropped ones included."""
         if not self.folder.is_dir():
             return []
-        floor = self.floor()
         found = [Segment(int(p.stem), p) for p in self.folder.iterdir() if p.suffix == ".parquet" and p.stem.isdigit()]
-        # At or below the floor: a drop that was cut short. They are gone already, as far as anyone may see.
-        return sorted((s for s in found if s.offset > floor), key=lambda s: s.offset)
+        return sorted(found, key=lambda s: s.offset)
 
     def _path(self, offset: int) -> Path:
         return self.folder / f"{offset:020d}.parquet"
@@ -197,10 +233,8 @@ class ChangeLog:
         return None
 
     def _footer(self, path: Path) -> dict[bytes, bytes]:
-        try:
+        with _readable(path):
             metadata: dict[bytes, bytes] | None = pq.read_metadata(path).metadata
-        except (OSError, pa.ArrowInvalid) as error:
-            raise StateDamaged(f"{path}: not a readable segment: {error}. Restore it from a copy.") from error
         if not metadata or _KEY not in metadata:
             raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
         return metadata
@@ -209,6 +243,15 @@ class ChangeLog:
         raw = json.loads(self._footer(path)[_KEY])
         watermark = load_watermark(json.dumps(raw.pop("watermark")))
         return Metadata(watermark=watermark, **raw)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise StateDamaged(f"{path}: not a readable segment: {reason}. Restore it from a copy.") from error
 
 
 def tables(root: Path) -> list[str]:

@@ -6,6 +6,7 @@ nobody. This one is a `flock` on a file that nothing else touches, and its text 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sidecar.clock import Clock, iso
-from sidecar.errors import StateHeld
+from sidecar.errors import StateDamaged, StateHeld
 from sidecar.files import make_folder
 
 
@@ -23,7 +24,10 @@ class StateLock:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         make_folder(folder)
-        self._handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StateDamaged(f"{folder}: this user cannot write there: {error.strerror or error}") from error
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -32,11 +36,13 @@ class StateLock:
             raise StateHeld(
                 f"{folder}: held by {holder}. Two runners on one state would deliver twice; wait for it, or stop it."
             ) from error
-        os.ftruncate(self._handle, 0)
         text = f"process {os.getpid()} on {socket.gethostname()} ({Path(sys.argv[0]).name}, since {iso(clock.now())})"
-        os.pwrite(self._handle, text.encode(), 0)
+        # A full disk must not keep anybody from reading what the state says; the name is a courtesy.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, text.encode(), 0)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let go."""
         os.close(self._handle)
 
@@ -46,4 +52,4 @@ class StateLock:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import threading
@@ -58,6 +59,8 @@ class Sidecar:
         self._connector: SourceConnector | None = None
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
+        self.damaged: dict[str, StateDamaged] = {}
+        """The tables whose log and state do not fit together; they are not polled until that is mended."""
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -157,13 +160,11 @@ class Sidecar:
 
     def close(self) -> None:
         """Let go of source, state and lock."""
-        if self._connector is not None:
-            self._connector.close()
-        if self._store is not None:
-            self._store.close()
-        if self._lock is not None:
-            self._lock.release()
-        self._connector = self._store = self._lock = None
+        with contextlib.ExitStack() as stack:
+            for part in (self._lock, self._store, self._connector):
+                if part is not None:
+                    stack.callback(part.close)
+            self._connector = self._store = self._lock = None
 
     def __enter__(self) -> Sidecar:
         return self
@@ -186,17 +187,21 @@ class Sidecar:
                 store.close()
                 raise
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             self._lock = None
             raise
         return store
 
     def _recover(self, store: WatermarkStore) -> None:
         make_folder(self.root)
-        for table in self._logged():
+        for table in sorted({*self._logged(), *store.tables()}):
             log = self.log(table)
-            recovery.recover(log, store)
-            consumers.recover(log, store)
+            try:
+                recovery.recover(log, store)
+                consumers.recover(log, store)
+            except StateDamaged as error:
+                # One table's log: the others go on, and a reset of this one must be possible.
+                self.damaged[table] = error
 
     def _logged(self) -> list[str]:
         """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
@@ -218,14 +223,26 @@ class Sidecar:
     def _move(self, tracked: Tracked, marks: Mapping[PassName, PassMark]) -> Watermark:
         """Store a moved watermark through the log, as an empty segment: so it, too, survives a lost RocksDB."""
         log = self.log(tracked.name)
-        before = self.store.watermark(tracked.name)
-        offset = max(log.last(), before.offset if before else 0) + 1
+        if tracked.name in self.damaged:
+            self._give_up(log, tracked)
+        offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
         forgotten = {key: b"" for key, _ in self.store.remembered(tracked.name)}
         empty = change_schema(tracked).empty_table()
         log.append(offset, empty, mark, forgotten, committed=self.clock.now(), origin="poll")
         self.store.save(tracked.name, mark, {}, forget_all=True)
         return mark
+
+    def _give_up(self, log: ChangeLog, tracked: Tracked) -> None:
+        """Begin a damaged log anew behind all that it ever held; consumers go on from there."""
+        held = {c: p.acknowledged for (table, c), p in self.store.positions().items() if table == tracked.name}
+        before = self.store.watermark(tracked.name)
+        through = max([*(s.offset for s in log.standing()), *held.values(), before.offset if before else 0])
+        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), {})
+        for consumer, acknowledged in held.items():
+            if acknowledged < through:
+                consumers.acknowledge(log, self.store, consumer, through)
+        del self.damaged[tracked.name]
 
 
 def open_project(path: str | Path = "sidecar.toml", *, clock: Clock | None = None, read_only: bool = False) -> Sidecar:
@@ -246,7 +263,13 @@ def _open_database(path: Path) -> WatermarkStore:
         if path.exists():
             path.rmdir()
         aside.rename(path)
-    return RocksDBWatermarkStore(path)
+    store = RocksDBWatermarkStore(path)
+    try:
+        store.verify()
+    except StateDamaged:
+        store.close()
+        raise
+    return store
 
 
 def _unescape(folder: str) -> str | None:

@@ -25,8 +25,8 @@ def recover(log: ChangeLog, store: WatermarkStore) -> int:
     known, last = (mark.offset if mark else 0), log.last()
     if last < known:
         raise StateDamaged(
-            f"{log.folder}: ends at offset {last}, but {known} had been written: segments are missing. Put them back, "
-            f"or begin this table again: move {log.folder} and the state's db folder away."
+            f"{log.folder}: ends at offset {last}, but {known} had been written: segments are missing. Put them back; "
+            f"or give these changes up and read the whole table again: sidecar watermark reset {log.table}"
         )
     applied = 0
     if last > known:

@@ -195,6 +195,6 @@ def _check_keys(tracked: Tracked, data: pa.Table) -> None:
             f"{n}={v!r}" for n, v in zip(tracked.key, next(iter(codec.rows(twice, tracked.key))), strict=True)
         )
         raise SettingsError(
-            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Rows are followed by a key '
-            "that is unique: add the columns that make it so to primary_key."
+            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Rows are told apart by a '
+            "key that is unique: add the columns that make it so to primary_key."
         )

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, feed, retention
+from sidecar import consumers, faults, feed, retention
 from sidecar.clock import SECOND
-from sidecar.errors import SettingsError, SidecarError, SourceUnavailable, StateDamaged, StateHeld
+from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Tracked
 from sidecar.poll import Step, check_schema, poll
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
@@ -128,8 +128,6 @@ class Runner:
                 self._poll(tracked, result)
             except SourceUnavailable as error:
                 self._again(tracked, result, error)
-        except (StateDamaged, StateHeld):
-            raise
         except SidecarError as error:
             result.error = error
             self._failed(tracked.name, error)
@@ -152,6 +150,8 @@ class Runner:
         if pulse is not None and self._quiet.get(tracked.name) == pulse:
             return
         self._quiet.pop(tracked.name, None)
+        if tracked.name in self.sidecar.damaged:
+            raise self.sidecar.damaged[tracked.name]
         log = self.sidecar.log(tracked.name)
         check_schema(tracked, log)
         for step in poll(connector, tracked, log, store):
@@ -190,7 +190,7 @@ class Runner:
 
     def _deliver(self, sink: Sink, tracked: Tracked) -> None:
         """Hand *sink* what the log holds beyond its position, and acknowledge it once it is durable there."""
-        if not self._wants(sink, tracked):
+        if not self._wants(sink, tracked) or tracked.name in self.sidecar.damaged:
             return
         store, log = self.sidecar.store, self.sidecar.log(tracked.name)
         position = store.position(tracked.name, sink.name)
@@ -205,9 +205,8 @@ class Runner:
                 consumers.intend(log, store, sink.name, until)
                 frame = feed.dataframe(self._session(), log, position.acknowledged, until)
                 sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
+                faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, until)
-        except (StateDamaged, StateHeld):
-            raise
         except SidecarError as error:
             self._failed(f"{tracked.name} → {sink.name}", error)
             store.note(tracked.name, str(error))

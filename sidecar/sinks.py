@@ -73,7 +73,7 @@ class FileSink(_Common):
         del version
         spark = frame.sparkSession
         target = f"{self.path.rstrip('/')}/{filename(batch.table)}"
-        name = f"part-{batch.first:020d}-{batch.last:020d}"
+        name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         staging = f"{target}/_staging-{filename(self.name)}"
         self.shaped(frame).write.format(self.format).options(**self.options).mode("overwrite").save(staging)
         faults.point("batch-staged")

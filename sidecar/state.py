@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -135,6 +136,7 @@ class MemoryWatermarkStore:
 
 _FAMILIES = ("watermarks", "recent", "positions", "notes")
 _IDENTITY = b"identity"
+_SUM = b"sum "
 _BATCH = 10_000
 
 
@@ -190,6 +192,7 @@ class RocksDBWatermarkStore:
             ("recent", prefix + key, value or None) for key, value in remembered.items()
         ]
         writes.append(("watermarks", table.encode(), dump_watermark(watermark).encode()))
+        writes.append(self._sum(table, dict(remembered)))
         self._write(writes)
 
     def recall(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -208,13 +211,29 @@ class RocksDBWatermarkStore:
         prefix, kept, doomed = _prefix(table), 0, list[bytes]()
         for key, value in self.remembered(table):
             if expired(value):
-                doomed.append(prefix + key)
+                doomed.append(key)
             else:
                 kept += 1
         for start in range(0, len(doomed), _BATCH):
             # In batches of their own: forgetting late is harmless, and a batch is held in memory.
-            self._write([("recent", key, None) for key in doomed[start : start + _BATCH]])
+            some = doomed[start : start + _BATCH]
+            self._write([*(("recent", prefix + key, None) for key in some), self._sum(table, dict.fromkeys(some, b""))])
         return kept
+
+    def verify(self) -> None:
+        """Raise StateDamaged if what is remembered is not what was last written, whole tables of it missing included.
+
+        RocksDB checks each block, but a manifest that ends early makes a database of older and newer parts.
+        """
+        sums: dict[bytes, int] = {}
+        for key, value in self._scan("recent", b""):
+            size = 4 + int.from_bytes(key[:4], "big")
+            sums[key[4:size]] = sums.get(key[4:size], 0) ^ _hash(key[size:], value)
+        marks = {key for key, _ in self._scan("watermarks", b"")}
+        held = {key[len(_SUM) :]: int.from_bytes(value, "big") for key, value in self._scan("", _SUM)}
+        for key in sorted({*marks, *sums, *held}):
+            if key not in marks or held.get(key) != sums.get(key, 0):
+                raise StateDamaged(_damaged(self.path, f'what is remembered of table "{key.decode()}" is not complete'))
 
     def position(self, table: str, consumer: str) -> ConsumerPosition:
         raw = self._get("positions", _pair(table, consumer))
@@ -241,7 +260,18 @@ class RocksDBWatermarkStore:
     def close(self) -> None:
         # RocksDB keeps its lock while a handle of a family lives.
         self._handles, self._families = {}, {}
-        self._db.close()
+        # Closing flushes what is in memory; should that fail (a full disk), the log of synced writes still has it all.
+        with contextlib.suppress(Exception):
+            self._db.close()
+
+    def _sum(self, table: str, changed: Mapping[bytes, bytes]) -> tuple[str, bytes, bytes]:
+        """Return the write that brings the table's checksum up to *changed*."""
+        total, name = 0, _SUM + table.encode()
+        for (key, value), before in zip(changed.items(), self.recall(table, list(changed)), strict=True):
+            total ^= (_hash(key, before) if before else 0) ^ (_hash(key, value) if value else 0)
+        with self._damage():
+            held = int.from_bytes(self._db.get(name) or b"", "big")
+        return "", name, (held ^ total).to_bytes(8, "big")
 
     def _multi_get(self, family: str, keys: list[Any]) -> list[bytes | None]:
         found: list[bytes | None] = list(self._families[family].get(keys) or ())
@@ -255,7 +285,7 @@ class RocksDBWatermarkStore:
     def _scan(self, family: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries from *start* on. Only `iter()` with `status()` tells corruption from the end."""
         with self._damage():
-            iterator = self._families[family].iter()
+            iterator = (self._families[family] if family else self._db).iter()
             iterator.seek(start) if start else iterator.seek_to_first()
         while iterator.valid():
             with self._damage():
@@ -285,11 +315,20 @@ class RocksDBWatermarkStore:
             raise StateDamaged(_damaged(self.path, str(error))) from error
 
 
+_NO_ROOM = ("No space left", "Read-only file system", "File too large", "Disk quota", "Permission denied")
+
+
 def _damaged(path: Path, reason: str) -> str:
+    if any(words in reason for words in _NO_ROOM):
+        return f"{path}: cannot be written: {reason}. Make room, or let this user write here, and run again."
     return (
         f"{path}: {reason}. Nothing has been read from the source. Move this folder away and run again: "
         "it is rebuilt from the change log and the position files, from where they stand."
     )
+
+
+def _hash(key: bytes, value: bytes) -> int:
+    return int.from_bytes(blake2b(key + value, digest_size=8).digest(), "big")
 
 
 def _prefix(table: str) -> bytes:
