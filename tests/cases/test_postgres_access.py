@@ -21,6 +21,15 @@ from tests.servers import Database, free_port, url_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
+STAFF = """\
+CREATE ROLE rc55_reader LOGIN PASSWORD 'rc55';
+ALTER ROLE rc55_reader SET default_transaction_read_only = on;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+CREATE TABLE staff (id int PRIMARY KEY, name text, tax_no text, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL, deleted_at timestamptz);
+GRANT SELECT (id, name, created_at, updated_at, deleted_at) ON staff TO rc55_reader;
+INSERT INTO staff VALUES (1,'n1','SECRET-1','2024-05-01 10:00+00','2024-05-01 10:00+00',NULL);
+"""
+
 CLICKS = """\
 CREATE ROLE rc56_reader LOGIN PASSWORD 'rc56';
 CREATE TABLE clicks (id bigint PRIMARY KEY, pad text, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL);
@@ -59,6 +68,29 @@ class Role:
 
     def __exit__(self, *_: object) -> None:
         self._drop()
+
+
+def test_a_reader_with_column_grants_gets_the_columns_it_may_read(tmp_path: Path, pg: Database) -> None:
+    """RC-55"""
+    url = url_of(pg.host, pg.port, "rc55_reader", "rc55", pg.dbname)
+    with Role(pg, STAFF, "rc55_reader") as s1:
+        s1.execute(f'REVOKE TEMPORARY ON DATABASE "{pg.dbname}" FROM PUBLIC')
+        objects = s1.execute("SELECT count(*) FROM pg_class").fetchone()
+        first = Project(tmp_path / "first", url, {"staff": {}})
+        (row,) = first.poll()["staff"]
+        assert (row["id"], "tax_no" in row) == (1, False)
+        columns = ["id", "name", "created_at", "updated_at", "deleted_at"]
+        second = Project(tmp_path / "second", url, {"staff": {"columns": columns}})
+        (row,) = second.poll()["staff"]
+        assert [k for k in row if not k.startswith("_")] == columns
+        refused = Project(tmp_path / "refused", url, {"staff": {"columns": ["id", "tax_no"]}})
+        with pytest.raises(SettingsError, match=r'"staff".*"tax_no"'):
+            refused.poll()
+        s1.execute("SELECT pg_stat_force_next_flush()" if s1.info.server_version >= 150000 else "SELECT 1")
+        assert s1.execute("SELECT count(*) FROM pg_class").fetchone() == objects
+        assert s1.execute(
+            "SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = 'staff'"
+        ).fetchone() in [(1, 0, 0), (0, 0, 0)]
 
 
 @pytest.mark.parametrize("what", ["schema", "table", "key", "cursor", "login", "connect"])
