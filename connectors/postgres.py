@@ -49,8 +49,11 @@ class PostgresConnector(SourceConnector):
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        with self._session.snapshot():
-            yield
+        try:
+            with self._session.snapshot():
+                yield
+        finally:
+            self._reader.forget()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running.
@@ -68,7 +71,7 @@ class PostgresConnector(SourceConnector):
         """Return the greatest cursor value that is not above *at_most*, from the cursor's index where there is one."""
         if page.scan.cursor is None:
             return None
-        statements = Statements(page.tracked, page)
+        statements = Statements(page)
         type_ = cursor_column(page.tracked, page.scan.cursor).arrow
         name = statements.name(page.scan.cursor)
         terms = [statements.condition(after=False)]

@@ -90,7 +90,7 @@ def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
 
 
 def _key(session: Session, tracked: Tracked) -> Iterator[Finding]:
-    statements = Statements(tracked, Page(tracked, tracked.passes[0], {}, None, 1))
+    statements = Statements(Page(tracked, tracked.passes[0], {}, None, 1))
     for name in tracked.key:
         test = f"{statements.name(name)} IS NULL"
         if column(tracked, name).nullable and (count := _count(session, statements, test, members=False)):
@@ -128,7 +128,7 @@ def _pass(session: Session, page: Page) -> Iterator[Finding]:
         yield Finding("error", where, str(error))
         return
     yield from _index(session, page, name)
-    statements = Statements(tracked, page)
+    statements = Statements(page)
     reference = statements.name(name)
     if page.scan.name == "updated" and column(tracked, name).nullable:
         yield from _nulls(session, statements, name)
@@ -189,10 +189,10 @@ def _nulls(session: Session, statements: Statements, name: str) -> Iterator[Find
 def _index(session: Session, page: Page, name: str) -> Iterator[Finding]:
     """Find out whether an index gives the pass's order: without one, there is a Sort even where sorts are forbidden."""
     tracked = page.tracked
-    statements = Statements(tracked, dataclasses.replace(page, closed={**page.closed, page.scan.name: 0}))
+    statements = Statements(dataclasses.replace(page, closed={**page.closed, page.scan.name: 0}))
     if catalog.kind(session, tracked.table) in ("r", "p", "m") and catalog.size(session, tracked.table) < _SMALL:
         return
-    select = statements.select(statements.wires(3, careful=False), 3, as_csv=False)
+    select = statements.select(statements.wires(careful=False), as_csv=False)
     usual = _plan(session, select, tracked.name)
     _sorting(session, "off")
     forced = _plan(session, select, tracked.name)

@@ -44,8 +44,13 @@ def cursor_column(tracked: Tracked, name: str) -> Column:
 class Statements:
     """The SQL of one table's pages. Columns stand as `"table"."column"`: ORDER BY takes a bare one for its output."""
 
-    tracked: Tracked
     page: Page
+    xmax: int = 3
+    """The snapshot's: versions are counted from there. The default is for questions that ask for none."""
+
+    @property
+    def tracked(self) -> Tracked:
+        return self.page.tracked
 
     @property
     def source(self) -> str:
@@ -80,11 +85,11 @@ class Statements:
         # On lines of their own: a user's condition may end in a comment.
         return "(" + " OR ".join(f"(\n{p}\n)" for p in parts) + ") IS TRUE" if parts else None
 
-    def condition(self, xmax: int | None = None, *, after: bool = True) -> str:
-        """Return the page's WHERE; with the snapshot's *xmax*, only versions that may be new since `page.since`."""
+    def condition(self, *, after: bool = True) -> str:
+        """Return the page's WHERE, its versions reduced to those that may be new since `page.since`."""
         found = sql.where(self.page, self.dialect, after=after)
         since = self.page.since
-        if xmax is not None and since is not None and self.versioned and 0 <= xmax - since < _FAR:
+        if since is not None and self.versioned and 0 <= self.xmax - since < _FAR:
             # Rows frozen long ago have an xmin of an earlier round, whose age is negative.
             oldest = f"pg_catalog.age('{since % 2**32}'::xid)"
             found.terms.append(f"pg_catalog.age({self.name('xmin')}) BETWEEN 0 AND {oldest}")
@@ -101,7 +106,7 @@ class Statements:
         names = dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)])
         return [column(tracked, n) for n in names]
 
-    def wires(self, xmax: int, *, careful: bool) -> list[Wire]:
+    def wires(self, *, careful: bool) -> list[Wire]:
         """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""
         columns = self.columns()
         found = [types.wire(c, self.name(c.name), careful=careful) for c in columns]
@@ -111,7 +116,7 @@ class Statements:
             found.append(Wire(CURSOR, expression, pa.int64(), pa.int64()))
         if self.versioned:
             # The distance to the snapshot's xmax: small, and free of the 32 bits' wraparound.
-            age = f"pg_catalog.age({self.name('xmin')})::int8 - pg_catalog.age('{xmax % 2**32}'::xid)"
+            age = f"pg_catalog.age({self.name('xmin')})::int8 - pg_catalog.age('{self.xmax % 2**32}'::xid)"
             found.append(Wire(VERSION, age, pa.int64(), pa.int64()))
         if gone := self.deleted():
             found.append(Wire(DELETED, gone, pa.bool_(), pa.bool_()))
@@ -123,10 +128,10 @@ class Statements:
             found.append(Wire(ODD, text, pa.string(), pa.string()))
         return found
 
-    def select(self, wires: Sequence[Wire], xmax: int, *, as_csv: bool) -> str:
+    def select(self, wires: Sequence[Wire], *, as_csv: bool) -> str:
         listed = ", ".join(f"{(as_csv and w.csv_expression) or w.expression} AS c{n}" for n, w in enumerate(wires))
         order = sql.order(self.page, self.dialect)
-        where = self.condition(xmax)
+        where = self.condition()
         return f"SELECT {listed} FROM {self.source} WHERE {where} ORDER BY {order} LIMIT {self.page.limit}"
 
 

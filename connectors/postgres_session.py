@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import conninfo, pq
 
+from sidecar.clock import Clock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 
@@ -71,6 +72,10 @@ class Session:
         self.view: View | None = None
         self.exported: str | None = None
         """The open snapshot's name for other connections, once one has asked for it."""
+
+    @property
+    def clock(self) -> Clock:
+        return self._source.clock
 
     @property
     def where(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,7 +19,7 @@ from connectors.postgres_query import Statements
 from sidecar import codec
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Tracked
+from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Scalar, Tracked
 from sidecar.testing.contract import scan, tracked, values
 from tests.servers import Database
 
@@ -73,11 +73,10 @@ def first_page(followed: Tracked, name: str = "updated", limit: int = 100) -> Pa
 
 def by_both(connector: PostgresConnector, page: Page) -> pa.Table:
     """Return *page*, after both readers have given it alike."""
-    statements = Statements(page.tracked, page)
     with connector._session.snapshot() as view:
-        one = connector._reader.page(statements, view.xmax, bulk=False)
-        other = connector._reader.page(statements, view.xmax, bulk=True)
-    assert connector._reader._connectorx_works, "connectorx gave up, so COPY was compared with itself"
+        statements = Statements(page, view.xmax)
+        one, other = connector._reader.page(statements), connector._reader.bulk(statements)
+    assert other is not None, "connectorx gave up"
     assert one.schema == other.schema
     for name in one.column_names:
         both = [[repr(v) for v in rows.column(name).to_pylist()] for rows in (one, other)]  # NaN equals NaN here
@@ -162,49 +161,75 @@ def test_an_empty_page_has_the_columns_of_a_full_one(admin: Connection, connecto
     assert by_both(connector, first_page(tracked(connector, "zoo"))).schema == full.schema
 
 
-def test_bulk_pages_go_to_connectorx_under_the_snapshot(admin: Connection, connector: PostgresConnector) -> None:
-    make(
-        admin,
-        f"CREATE TABLE bulk (id int PRIMARY KEY, v text, {STAMPS})",
-        "INSERT INTO bulk SELECT n, 'old', now(), now() FROM generate_series(1, 25000) n",
-    )
-    followed = tracked(connector, "bulk", 10_000)
-    page = first_page(followed, limit=10_000)
+BULK = (
+    f"CREATE TABLE bulk (id int PRIMARY KEY, v text, {STAMPS})",
+    "INSERT INTO bulk SELECT n, 'old', now(), now() FROM generate_series(1, 70000) n",
+)
+
+
+def bulk_pages(connector: PostgresConnector, size: int, between: Callable[[], object]) -> list[pa.Table]:
+    page = first_page(tracked(connector, "bulk", size), limit=size)
     found = []
     with connector.snapshot():
         while True:
-            rows = connector.read(page)
-            found.append(rows)
-            assert connector._session.exported is None or len(found) > 1
-            if len(rows) < page.limit:
-                break
-            page = dataclasses.replace(page, after=codec.position(rows.slice(len(rows) - 1), (CURSOR, "id")))
-            admin.execute("UPDATE bulk SET v = 'new', updated_at = now()")
-        assert connector._session.exported is not None
-        assert connector._reader._connectorx_works
-    assert values(found, "id", "v") == [(n, "old") for n in range(1, 25_001)]
-    assert len({rows.schema for rows in found}) == 1
+            found.append(connector.read(page))
+            if len(found[-1]) < page.limit:
+                return found
+            last = codec.position(found[-1].slice(len(found[-1]) - 1), (CURSOR, "id"))
+            page = dataclasses.replace(page, after=codec.unpack(codec.pack(last)))
+            if len(found) in (1, 4):
+                between()
 
 
-def test_what_connectorx_cannot_do_is_read_by_copy(admin: Connection, pg: Database) -> None:
-    make(admin, *ZOO)
-    connector = PostgresConnector(Source(pg.reader_url + "?options=-csearch_path%3Dpublic"))
-    page = first_page(tracked(connector, "zoo"))
-    with connector._session.snapshot() as view:
-        rows = connector._reader.page(Statements(page.tracked, page), view.xmax, bulk=True)
-        assert connector._session.url() is None
-    assert len(rows) == 4
+@pytest.mark.parametrize("size", [3_000, 10_000, 60_000])
+def test_bulk_pages_are_read_ahead_by_connectorx_under_the_snapshot(
+    admin: Connection, connector: PostgresConnector, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    make(admin, *BULK)
+    change = "UPDATE bulk SET v = 'new', updated_at = now() WHERE id % 1000 = 0"
+    with caplog.at_level(logging.DEBUG, "sidecar"):
+        found = bulk_pages(connector, size, lambda: admin.execute(change))
+    assert not caplog.messages
+    assert values(found, "id", "v") == [(n, "old") for n in range(1, 70_001)]
+    assert [len(rows) for rows in found] == [*[size] * (70_000 // size), 70_000 % size]
+    assert len({str(rows.schema) for rows in found}) == 1
+
+
+def test_another_page_than_the_next_is_read_anew(admin: Connection, connector: PostgresConnector) -> None:
+    make(admin, *BULK)
+    page = first_page(tracked(connector, "bulk", 10_000), limit=10_000)
+    with connector.snapshot():
+        at: Scalar = None
+        for expected in (1, 10_001, 20_001, 5_001, 60_001, 1):
+            after = None if expected == 1 else (at, expected - 1)
+            rows = connector.read(dataclasses.replace(page, after=after))
+            at = rows.column(CURSOR)[0].as_py()
+            assert rows.column("id")[0].as_py() == expected
+            assert len(rows) == 10_000
+    with connector.snapshot():
+        admin.execute("DELETE FROM bulk WHERE id > 20000")
+    with connector.snapshot():
+        assert len(connector.read(dataclasses.replace(page, after=(at, 10_000)))) == 10_000
+        assert len(connector.read(dataclasses.replace(page, after=(at, 20_000)))) == 0
+
+
+@pytest.mark.parametrize("how", ["unknown parameters", "broken snapshot"])
+def test_where_connectorx_cannot_copy_reads_on(
+    admin: Connection, pg: Database, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    make(admin, *BULK)
+    extra = "?options=-csearch_path%3Dpublic" if how == "unknown parameters" else ""
+    connector = PostgresConnector(Source(pg.reader_url + extra))
+
+    def spoil() -> None:
+        if not extra:
+            connector._session.exported = "00000000-00000000-1"
+
+    with caplog.at_level(logging.DEBUG, "sidecar"):
+        found = bulk_pages(connector, 10_000, spoil)
+    assert values(found, "id") == [(n,) for n in range(1, 70_001)]
+    assert len(caplog.messages) == (not extra)
     connector.close()
-
-
-def test_a_failure_of_connectorx_costs_no_row(admin: Connection, connector: PostgresConnector) -> None:
-    make(admin, *ZOO)
-    page = first_page(tracked(connector, "zoo"))
-    with connector._session.snapshot() as view:
-        connector._session.exported = "00000000-00000000-1"  # no such snapshot
-        rows = connector._reader.page(Statements(page.tracked, page), view.xmax, bulk=True)
-    assert len(rows) == 4
-    assert not connector._reader._connectorx_works
 
 
 ODD = (
@@ -397,9 +422,9 @@ def test_the_cursor_s_index_serves_every_page(admin: Connection, connector: Post
     )
     followed = tracked(connector, "permits")
     page = dataclasses.replace(first_page(followed), after=(INFINITY, 10_000), closed={"updated": 0}, since=3)
-    statements = Statements(followed, page)
+    statements = Statements(page, 10_000)
     for careful in (False, True):
-        select = statements.select(statements.wires(10_000, careful=careful), 10_000, as_csv=True)
+        select = statements.select(statements.wires(careful=careful), as_csv=True)
         plan = "\n".join(line for (line,) in admin.execute(f"EXPLAIN {select}".encode()).fetchall())
         assert "Index Scan" in plan
         assert "Sort" not in plan
