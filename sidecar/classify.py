@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from sidecar.cursor import NONE, PER_SECOND, Flags, Integers
+from sidecar.cursor import NONE, Flags, Integers, kind, span
 from sidecar.model import DELETE, INFINITY, INSERT, UPDATE, Tracked
 
 _TYPES = pa.array([INSERT, UPDATE, DELETE])
@@ -40,6 +40,5 @@ def inserts(updated: Integers, created: Integers | None, tolerance: int) -> Flag
 
 def tolerance(tracked: Tracked) -> int:
     """Return `created_at_tolerance` in the units of *tracked*'s cursor column."""
-    if tracked.unit is None:
-        return tracked.tolerance
-    return tracked.tolerance * PER_SECOND[tracked.unit] // 1_000_000
+    found = span(tracked.tolerance, tracked, kind(tracked.cursor_type, tracked.updated_at))
+    return tracked.tolerance if found is None else found

@@ -237,7 +237,7 @@ def _url(at: SourceSettings) -> str:
     database = at.database or ""
     if at.connector == "sqlite":
         return f"sqlite:///{quote(database)}"
-    host = f"[{at.host}]" if ":" in (at.host or "") else at.host or ""
+    host = f"[{at.host}]" if ":" in (at.host or "") else quote(at.host or "", safe="")
     port = f":{at.port}" if at.port else ""
     return f"{at.connector}://{host}{port}/{quote(database, safe='')}"
 

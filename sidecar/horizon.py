@@ -33,7 +33,7 @@ def kind_of(tracked: Tracked, scan: Pass) -> CursorKind:
 
 def lookback(tracked: Tracked, kind: CursorKind) -> int:
     """Return the effective lookback in microseconds."""
-    coarse = kind == "text" or tracked.unit == "s" or (kind == "number" and tracked.unit is None)
+    coarse = kind == "text" or tracked.unit == "s" or (kind in ("number", "real") and tracked.unit is None)
     return max(tracked.lookback, TICK) if coarse else tracked.lookback
 
 
@@ -66,7 +66,8 @@ def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracke
     if not bounds:
         return None
     by_clock = cursor.bound(at, tracked, kind)
-    return max(bounds) if by_clock is None else min(by_clock, max(bounds))
+    # Below the least value that may still come, not at it: the hour that clocks run through again begins on the dot.
+    return max(bounds) if by_clock is None else min(by_clock - 1, max(bounds))
 
 
 def _remember(

@@ -18,7 +18,7 @@ Memory: TypeAlias = Mapping[str, object] | None
 """What a connector wants to be handed back at the next poll; JSON values only."""
 
 PassName: TypeAlias = Literal["updated", "deleted", "created", "unstamped"]
-CursorKind: TypeAlias = Literal["instant", "reading", "number", "text"]
+CursorKind: TypeAlias = Literal["instant", "reading", "number", "real", "text"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
 INFINITY = 2**63 - 1
@@ -102,6 +102,13 @@ class Tracked:
     @property
     def name(self) -> str:
         return self.table.name
+
+    @property
+    def cursor_type(self) -> pa.DataType:
+        """The type in which `updated_at` arrives."""
+        column = self.table.column(self.updated_at)
+        assert column is not None, f"{self.name}: {self.updated_at} was resolved against the table"
+        return column.arrow
 
     @property
     def passes(self) -> tuple[Pass, ...]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from sidecar import faults, horizon, rows
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
-from sidecar.cursor import ceiling
+from sidecar.cursor import NONE, ceiling
 from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import METADATA, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
 from sidecar.rows import Rows
@@ -101,7 +101,10 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
     closing: dict[PassName, PassMark] = {}
     for scan in tracked.passes:
         before = mark.marks.get(scan.name, PassMark())
-        page = Page(tracked, scan, mark.closed(), None, tracked.page_size)
+        # The greatest of all its rows, those included that the first poll's updated pass reads in its stead: so that
+        # the second poll need not look at them again.
+        closed = {"updated": NONE, **{k: v for k, v in mark.closed().items() if v is not None}}
+        page = Page(tracked, scan, closed, None, tracked.page_size)
         limit = ceiling(view.now, tracked, horizon.kind_of(tracked, scan))
         greatest = None if scan.cursor is None else connector.greatest(page, limit)
         closing[scan.name] = horizon.close(before, greatest, view, tracked, scan)
@@ -142,30 +145,30 @@ def _fresh(
 ) -> tuple[Rows, dict[bytes, bytes]]:
     """Return the rows not delivered yet, and what to remember of them; an empty value forgets.
 
-    Digests cost a microsecond a row: a first load, where nothing is remembered, makes them only for what may return.
+    Fingerprints cost microseconds: they are made only of rows that are remembered, or may return.
     """
     if not len(found):
         return found, {}
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
-    if not any_remembered and not stays.any():
+    keys = found.keys() if any_remembered else []
+    known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(found)
+    asked = stays | np.fromiter((k is not None for k in known), bool, len(found)) if any_remembered else stays
+    if not asked.any():
         return found, {}
-    asked = found if any_remembered else found.take(stays)
-    keys, tokens = asked.keys(), rows.tokens(asked)
-    known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(keys)
+    some = found.take(asked)
+    new = np.ones(len(found), dtype=bool)
     remembered: dict[bytes, bytes] = {}
-    new = np.ones(len(asked), dtype=bool)
-    for index, (key, token, before, stay) in enumerate(
-        zip(keys, tokens, known, stays if any_remembered else stays[stays], strict=True)
-    ):
+    for index, key, token in zip(np.flatnonzero(asked).tolist(), some.keys(), rows.tokens(some), strict=True):
+        before = known[index]
         if before == token:
             new[index] = False
-        elif stay:
+        elif stays[index]:
             remembered[key] = token
         elif before is not None:
             # What was delivered before must not be mistaken, later, for what is delivered now.
             remembered[key] = b""
-    return found.take(new) if any_remembered else found, remembered
+    return found.take(new), remembered
 
 
 def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:

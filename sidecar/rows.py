@@ -22,6 +22,7 @@ from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, PassName, Position, Scalar, Tracked
 
 _VERSION, _CONTENT = b"v", b"c"
+_INTEGER = b"integer "
 _VERSION_FORMAT, _CONTENT_FORMAT = struct.Struct(">q"), struct.Struct(">16s3q")
 
 
@@ -55,7 +56,11 @@ class Rows:
         )
 
     def keys(self) -> list[bytes]:
-        """Return a digest of each row's key."""
+        """Return 16 bytes for each row's key: the key itself where it is one integer, else a digest."""
+        if len(self.tracked.key) == 1 and pa.types.is_integer(self.data.schema.field(self.tracked.key[0]).type):
+            column = self.data.column(self.tracked.key[0])
+            raw = pc.cast(column, pa.int64()).to_numpy().astype(">i8").tobytes()
+            return [_INTEGER + raw[at : at + 8] for at in range(0, len(raw), 8)]
         return [codec.digest(key) for key in codec.rows(self.data, self.tracked.key)]
 
     def change_types(self) -> pa.Array:
@@ -116,6 +121,8 @@ def tokens(rows: Rows) -> list[bytes]:
     """Return what is to be remembered of each row, should it be met again."""
     if rows.version is not None:
         return [_VERSION + _VERSION_FORMAT.pack(int(v)) for v in rows.version]
+    if not len(rows):
+        return []
     stamps = zip(*(ranks.tolist() for ranks in _ranks(rows)), strict=True)
     content = codec.rows(rows.data, [n for n in rows.data.column_names if n not in (CURSOR, VERSION)])
     return [

@@ -170,7 +170,7 @@ class Runner:
     def _again(self, tracked: Tracked, result: PollResult, error: SourceUnavailable) -> None:
         """Retry a poll that failed for what may pass; it goes on from its last page."""
         # Imported when something has failed: a run without changes has no time to lose.
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         if self._stopping():
             raise error
@@ -179,7 +179,7 @@ class Runner:
         for attempt in Retrying(
             retry=retry_if_exception_type(SourceUnavailable),
             stop=stop_after_attempt(ATTEMPTS - 1),
-            wait=wait_exponential_jitter(initial=2 * FIRST_PAUSE, max=5, jitter=FIRST_PAUSE),
+            wait=wait_exponential(multiplier=2 * FIRST_PAUSE, max=5) + wait_random(0, FIRST_PAUSE),
             sleep=lambda seconds: self.sidecar.clock.sleep(seconds, self.stop),
             reraise=True,
         ):

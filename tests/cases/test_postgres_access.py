@@ -19,8 +19,6 @@ from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from tests.cases.harness import Project, kinds
 from tests.servers import Database, free_port, url_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
-
 STAFF = """\
 CREATE ROLE rc55_reader LOGIN PASSWORD 'rc55';
 ALTER ROLE rc55_reader SET default_transaction_read_only = on;

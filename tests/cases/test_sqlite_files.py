@@ -23,7 +23,6 @@ from tests.cases.harness import ROOT, Project, kinds, sqlite_file, wait_for
 
 NOBODY = 65534
 
-pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
 PLAYS = """\
 PRAGMA journal_mode=WAL;
