@@ -1,0 +1,470 @@
+"""The promise, by state machines over sources of lists: writes of every kind, polls, interruptions, lost state."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sidecar import recovery, retention, rows
+from sidecar.changelog import ChangeLog
+from sidecar.clock import SECOND, FakeClock, instant
+from sidecar.connector import Source
+from sidecar.errors import SchemaChanged, SettingsError
+from sidecar.model import Column, PassName, Watermark
+from sidecar.poll import Step, check_schema, poll
+from sidecar.state import MemoryWatermarkStore, Remembered
+from tests.unit import test_custom_connector as custom
+from tests.unit.test_custom_connector import DATABASES, STAMPS, ListConnector, Lists, Row, drain, followed, opened
+
+lists = custom.lists
+
+LOOKBACK = 10 * SECOND
+CHOSEN = st.integers(0, 30)
+LATE = st.sampled_from((0, 0, 1, SECOND, 5 * SECOND, LOOKBACK - SECOND - 1))
+AHEAD = st.sampled_from((1, SECOND, LOOKBACK, 3600 * SECOND, 200 * 365 * 86_400 * SECOND))
+
+
+class Killed(Exception):
+    """Stands for the end of the process, just before the state would be written."""
+
+
+class MortalStore(MemoryWatermarkStore):
+    """A store that can be told to fail before its next save."""
+
+    doomed = False
+
+    def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
+        if self.doomed:
+            raise Killed
+        super().save(table, watermark, remembered, forget_all=forget_all)
+
+
+class Follow(RuleBasedStateMachine):
+    """Rows that carry instants, told apart by their content."""
+
+    start: ClassVar[int] = 1_714_557_600 * SECOND
+    stamps: ClassVar[tuple[Column, ...]] = STAMPS
+    versions: ClassVar[bool] = False
+    timed: ClassVar[bool] = True
+    tracked_as: ClassVar[dict[str, object]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        # In memory where that is possible: each segment is synced to the disk, and there are thousands.
+        self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        self.clock = FakeClock(self.start)
+        self.lists = Lists()
+        DATABASES["lists://machine"] = self.lists
+        columns = (*self.stamps, Column("counter", "integer", pa.int64()))
+        self.rows = self.lists.table("t", columns)
+        self.count = 0
+        self.began: int | None = None
+        self.waiting: list[Row] = []
+        if self.versions:
+            self.lists.settled = lambda: self.clock.now() if self.began is None else self.began
+            self.lists.floor = lambda: min((int(r["version"] or 0) for r in self.waiting), default=self.count + 1)
+        self.connector = ListConnector(Source("lists://machine", clock=self.clock))
+        self.store = MortalStore()
+        self.older = MortalStore()
+        self.steps: Generator[Step, None, None] | None = None
+        self.found: list[Row] = []
+        self.last = 0
+        self.reached: dict[PassName, int | None] = {}
+
+    @initialize(page_size=st.integers(1, 4), generous=st.booleans())
+    def follow(self, page_size: int, generous: bool) -> None:
+        self.lists.generous = generous
+        self.tracked = followed(self.connector, "t", page_size=page_size, lookback=LOOKBACK, **self.tracked_as)
+        self.log = ChangeLog(Path(self.folder.name), "t")
+
+    # -- writers -------------------------------------------------------------------------------------------------------
+
+    def stamp(self, at: int) -> int | str:
+        return at
+
+    def write(self, row: Row) -> None:
+        """Make *row*, complete, the newest version of its key."""
+        self.count += 1
+        row |= {"counter": self.count, "version": self.count}
+        self.rows[:] = [r for r in self.rows if r["id"] != row["id"]] + [row]
+
+    def any_row(self, chosen: int) -> Row | None:
+        free = [r for r in self.rows if all(r["id"] != w["id"] for w in self.waiting)]
+        return dict(free[chosen % len(free)]) if free else None
+
+    def fresh_id(self, low: bool) -> int:
+        taken = [int(r["id"] or 0) for r in (*self.rows, *self.waiting)] or [0]
+        return min(taken) - 1 if low else max(taken) + 1
+
+    @rule(late=LATE, low=st.booleans(), stamped=st.sampled_from(("both", "both", "both", "created", "none")))
+    def insert(self, late: int, low: bool, stamped: str) -> None:
+        at = self.stamp(self.clock.now() - late)
+        created, updated = (at if stamped != "none" else None), (at if stamped == "both" else None)
+        self.write({"id": self.fresh_id(low), "created_at": created, "updated_at": updated, "deleted_at": None})
+
+    @rule(chosen=CHOSEN, late=LATE)
+    def update(self, chosen: int, late: int) -> None:
+        if (row := self.any_row(chosen)) is not None:
+            self.write(row | {"updated_at": self.stamp(self.clock.now() - late)})
+
+    @precondition(lambda self: self.timed)
+    @rule(chosen=CHOSEN, ahead=AHEAD)
+    def update_ahead_of_time(self, chosen: int, ahead: int) -> None:
+        if (row := self.any_row(chosen)) is not None:
+            self.write(row | {"updated_at": self.stamp(self.clock.now() + ahead)})
+
+    @rule(chosen=CHOSEN)
+    def update_what_has_no_stamp(self, chosen: int) -> None:
+        row = self.any_row(chosen)
+        if row is not None and row["updated_at"] is None and row["created_at"] is None:
+            self.write(row)
+
+    @rule(chosen=CHOSEN, late=LATE, stamped=st.booleans())
+    def delete_softly(self, chosen: int, late: int, stamped: bool) -> None:
+        if (row := self.any_row(chosen)) is not None:
+            at = self.stamp(self.clock.now() - late)
+            self.write(row | {"deleted_at": at} | ({"updated_at": at} if stamped else {}))
+
+    @rule(chosen=CHOSEN, late=LATE)
+    def restore(self, chosen: int, late: int) -> None:
+        row = self.any_row(chosen)
+        if row is not None and row["deleted_at"] is not None:
+            self.write(row | {"deleted_at": None, "updated_at": self.stamp(self.clock.now() - late)})
+
+    @precondition(lambda self: self.versions)
+    @rule(chosen=CHOSEN, late=LATE, new=st.booleans())
+    def write_in_a_transaction(self, chosen: int, late: int, new: bool) -> None:
+        """Stamp a row as of the transaction's beginning; nobody sees it before the commit."""
+        began = self.began = self.clock.now() if self.began is None else self.began
+        row = None if new else self.any_row(chosen)
+        self.count += 1
+        if row is None:
+            row = {"id": self.fresh_id(low=False), "created_at": self.stamp(began - late), "deleted_at": None}
+        self.waiting.append(
+            row | {"updated_at": self.stamp(began - late), "counter": self.count, "version": self.count}
+        )
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def commit(self) -> None:
+        keys = {r["id"] for r in self.waiting}
+        self.rows[:] = [r for r in self.rows if r["id"] not in keys] + self.waiting
+        self.waiting, self.began = [], None
+
+    @rule(seconds=st.sampled_from((0.000001, 0.5, 1, 4, 10, 10.000001, 900)))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # -- polls ---------------------------------------------------------------------------------------------------------
+
+    @rule(pages=st.integers(1, 6))
+    def read_pages(self, pages: int) -> None:
+        """Begin a poll, or go on with the one that stands still between two pages."""
+        for _ in range(pages):
+            self.steps = self.steps or poll(self.connector, self.tracked, self.log, self.store)
+            if next(self.steps, None) is None:
+                self.steps = None
+                break
+        self.collect()
+
+    @rule()
+    def poll_to_the_end(self) -> None:
+        for _ in self.steps or poll(self.connector, self.tracked, self.log, self.store):
+            self.collect()
+        self.steps = None
+
+    @rule(seconds=st.sampled_from((LOOKBACK // SECOND, 300)))
+    def rest(self, seconds: int) -> None:
+        """Let all that has been seen stand for the lookback, so that it is closed and forgotten."""
+        for _ in range(2):
+            self.poll_to_the_end()
+            self.clock.advance(seconds)
+        self.poll_to_the_end()
+        self.forget_what_cannot_return()
+
+    @rule()
+    def stop_between_two_pages(self) -> None:
+        if self.steps is not None:
+            self.steps.close()
+            self.steps = None
+
+    @rule()
+    def die_between_the_segment_and_the_state(self) -> None:
+        self.stop_between_two_pages()
+        self.store.doomed = True
+        with pytest.raises(Killed):
+            drain(self.connector, self.tracked, self.log, self.store)
+        self.store.doomed = False
+        recovery.recover(self.log, self.store)
+        self.collect()
+
+    @rule()
+    def lose_the_state(self) -> None:
+        self.stop_between_two_pages()
+        self.store = MortalStore()
+        recovery.recover(self.log, self.store)
+        self.reached = {}
+
+    @rule()
+    def copy_the_state(self) -> None:
+        self.older = copy.deepcopy(self.store)
+
+    @rule()
+    def put_back_an_older_state(self) -> None:
+        self.stop_between_two_pages()
+        self.store = copy.deepcopy(self.older)
+        recovery.recover(self.log, self.store)
+        self.reached = {}
+
+    @rule()
+    def forget_what_cannot_return(self) -> None:
+        mark = self.store.watermark("t")
+        if mark is not None:
+            self.store.prune("t", rows.expired(mark.closed(), mark.since))
+
+    @rule()
+    def drop_old_segments(self) -> None:
+        retention.drop_old(self.log, self.store, [], before=self.clock.now())
+
+    def collect(self) -> None:
+        for segment in self.log.list(self.last):
+            changes = self.log.get(segment.offset)
+            assert segment.offset == self.last + 1
+            assert changes is not None
+            self.last = segment.offset
+            assert len(set(changes.column("id").to_pylist())) == len(changes), "one key stands twice in a segment"
+            self.found += changes.to_pylist()
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def no_version_is_delivered_twice_and_all_in_order(self) -> None:
+        newest: dict[object, int] = {}
+        for change in self.found:
+            counter = change["counter"]
+            assert isinstance(counter, int)
+            assert counter > newest.get(change["id"], 0), f"{change} came after {newest[change['id']]}"
+            newest[change["id"]] = counter
+
+    @invariant()
+    def nothing_moves_back(self) -> None:
+        mark = self.store.watermark("t")
+        closed = {} if mark is None else mark.closed()
+        for name, value in self.reached.items():
+            now = closed.get(name)
+            assert value is None or (now is not None and now >= value), f"{name} moved back"
+        self.reached = closed
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            if self.waiting:
+                self.commit()
+            self.poll_to_the_end()
+            self.poll_to_the_end()
+            self.no_version_is_delivered_twice_and_all_in_order()
+            copied = {change["id"]: change for change in self.found}
+            assert {k: c["counter"] for k, c in copied.items()} == {r["id"]: r["counter"] for r in self.rows}
+            gone = {k for k, c in copied.items() if c["_change_type"] == "delete"}
+            assert gone == {r["id"] for r in self.rows if r["deleted_at"] is not None}
+            reads = self.lists.reads
+            self.poll_to_the_end()
+            assert self.log.last() == self.last, f"an idle poll wrote a segment ({self.lists.reads - reads} reads)"
+        self.folder.cleanup()
+
+
+class FollowVersions(Follow):
+    """Rows with versions, and transactions that stamp early and commit late."""
+
+    versions = True
+
+
+class FollowNumbers(Follow):
+    """Numbers that have no relation to a clock, but that of the order in which they are drawn."""
+
+    timed = False
+    stamps = tuple(dataclasses.replace(c, arrow=pa.int64()) for c in STAMPS)
+
+
+class FollowLocalText(Follow):
+    """Local wall-clock texts, in the night when the clocks run through an hour twice."""
+
+    start = 1_729_990_200 * SECOND + 7  # 2024-10-27T02:50 in Berlin, ten minutes before the hour comes back
+    stamps = tuple(dataclasses.replace(c, arrow=pa.string()) for c in STAMPS)
+    tracked_as: ClassVar[dict[str, object]] = {"timezone": "Europe/Berlin"}
+
+    def stamp(self, at: int) -> str:
+        from zoneinfo import ZoneInfo
+
+        return instant(at).astimezone(ZoneInfo("Europe/Berlin")).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+# -- one by one --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ChangeLog:
+    return ChangeLog(tmp_path / "log", "t")
+
+
+@pytest.fixture
+def store() -> MemoryWatermarkStore:
+    return MemoryWatermarkStore()
+
+
+def at(clock: FakeClock, *ids: int) -> list[Row]:
+    return [{"id": n, "created_at": clock.now(), "updated_at": clock.now(), "deleted_at": None} for n in ids]
+
+
+def test_each_step_is_durable_and_says_what_it_did(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    lists.table("t", rows=at(clock, 1, 2, 3))
+    connector = opened(clock)
+    steps = []
+    for step in poll(connector, followed(connector, "t", page_size=2), log, store):
+        steps.append((step.rows_read, step.rows_written, step.offset, step.done))
+        mark = store.watermark("t")
+        assert mark is not None
+        assert mark.offset == log.last()
+    written = [s for s in steps if s[2] is not None]
+    assert written == [(2, 2, 1, False), (1, 1, 2, False)]
+    assert [s[3] for s in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_a_poll_that_stood_still_for_a_day_closes_what_it_could_when_it_began(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    rows_ = lists.table("t", rows=at(clock, 1, 2, 3))
+    connector = opened(clock)
+    tracked = followed(connector, "t", page_size=1)
+    steps = poll(connector, tracked, log, store)
+    next(steps)
+    steps.close()
+    first = store.watermark("t")
+    assert first is not None
+    assert first.progress is not None
+    began = first.progress
+    clock.advance(86_400)
+    rows_ += at(clock, 9)
+    steps = poll(connector, tracked, log, store)
+    for _ in steps:
+        mark = store.watermark("t")
+        assert mark is not None
+        if mark.progress is None:
+            break
+        assert mark.progress.horizon == began.horizon
+        assert mark.progress.closing["updated"].closed == began.closing["updated"].closed
+    assert mark is not None
+    assert mark.closed()["updated"] == began.closing["updated"].closed
+    assert mark.polled == began.horizon.now
+    steps.close()
+
+
+def test_a_row_that_returns_to_an_earlier_content_is_delivered_again(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    far = clock.now() + 10**15
+    rows_ = lists.table("t", rows=[{"id": 1, "updated_at": far}, *at(clock, 2)])
+    connector = opened(clock)
+    tracked = followed(connector, "t")
+    assert len(drain(connector, tracked, log, store)) == 2
+    rows_[0]["updated_at"] = clock.now()
+    clock.advance(3600)
+    rows_ += at(clock, 3)
+    assert [r["id"] for r in drain(connector, tracked, log, store)] == [1, 3]
+    rows_[0]["updated_at"] = far
+    assert [r["id"] for r in drain(connector, tracked, log, store)] == [1]
+
+
+def test_a_soft_delete_that_both_passes_see_is_one_change(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    rows_ = lists.table("t", rows=at(clock, 1, 2, 3))
+    connector = opened(clock)
+    tracked = followed(connector, "t", page_size=2)
+    for _ in range(2):
+        drain(connector, tracked, log, store)
+        clock.advance(3600)
+    rows_[0] |= {"updated_at": clock.now(), "deleted_at": clock.now()}
+    rows_[1] |= {"deleted_at": clock.now()}
+    found = drain(connector, tracked, log, store)
+    assert [(r["id"], r["_change_type"], r["_origin"]) for r in found] == [
+        (1, "delete", "poll"),
+        (2, "delete", "soft_delete"),
+    ]
+    for _ in range(3):
+        clock.advance(61)
+        assert drain(connector, tracked, log, store) == []
+
+
+def test_a_position_made_under_other_columns_is_refused(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    lists.table("t", rows=at(clock, 1))
+    connector = opened(clock)
+    drain(connector, followed(connector, "t"), log, store)
+    for changed in ({"updated_at": "created_at"}, {"deleted_at": None}, {"key": ("id", "created_at")}):
+        with pytest.raises(SettingsError, match=r'table "t": its position was made under .*watermark reset t'):
+            drain(connector, followed(connector, "t", **changed), log, store)
+    drain(connector, followed(connector, "t", lookback=1, page_size=7), log, store)
+
+
+def test_a_column_of_another_type_is_for_somebody_to_decide(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    lists.table("t", (*STAMPS, Column("v", "", pa.int64())), at(clock, 1))
+    connector = opened(clock)
+    tracked = followed(connector, "t")
+    check_schema(tracked, log)
+    drain(connector, tracked, log, store)
+    check_schema(tracked, log)
+    lists.columns["t"] = (*lists.columns["t"][:-1], Column("v", "", pa.string()))
+    with pytest.raises(SchemaChanged, match=r'column "v" is string now, the log holds it as int64'):
+        check_schema(followed(connector, "t"), log)
+    check_schema(followed(connector, "t", columns=lists.columns["t"][:-1]), log)
+
+
+def test_what_cannot_return_is_forgotten_once_there_is_much_of_it(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    rows_ = lists.table("t", rows=at(clock, *range(1500)))
+    connector = opened(clock)
+    tracked = followed(connector, "t")
+    drain(connector, tracked, log, store)
+    assert len(dict(store.remembered("t"))) == 1500
+    clock.advance(3600)
+    rows_ += at(clock, *range(1500, 1600))
+    drain(connector, tracked, log, store)
+    clock.advance(3600)
+    rows_ += at(clock, *range(1600, 3200))
+    assert len(drain(connector, tracked, log, store)) == 1600
+    assert len(dict(store.remembered("t"))) == 1600
+    mark = store.watermark("t")
+    assert mark is not None
+    assert (mark.kept, mark.added) == (1600, 0)
+    assert drain(connector, tracked, log, store) == []
+    clock.advance(3600)
+    assert drain(connector, tracked, log, store) == []
+
+
+BUDGET = settings(
+    max_examples=60, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+TestFollow = Follow.TestCase
+TestFollow.settings = BUDGET
+TestFollowVersions = FollowVersions.TestCase
+TestFollowVersions.settings = BUDGET
+TestFollowNumbers = FollowNumbers.TestCase
+TestFollowNumbers.settings = BUDGET
+TestFollowLocalText = FollowLocalText.TestCase
+TestFollowLocalText.settings = BUDGET

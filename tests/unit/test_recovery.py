@@ -1,0 +1,84 @@
+"""The state is a fold over the log: whatever of it is lost is rolled forward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar import recovery
+from sidecar.changelog import ChangeLog
+from sidecar.errors import StateDamaged
+from sidecar.state import MemoryWatermarkStore
+from tests.unit.test_changelog import changes, fill, mark
+
+KEY = b"k" * 16
+
+
+def test_a_state_that_is_level_with_its_log_is_left_alone(tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(tmp_path, "t"), 2), MemoryWatermarkStore()
+    assert recovery.recover(log, store) == 2
+    assert recovery.recover(log, store) == 0
+    assert store.watermark("t") == mark(2)
+    assert len(dict(store.remembered("t"))) == 2
+
+
+def test_an_empty_log_and_an_empty_state_agree(tmp_path: Path) -> None:
+    store = MemoryWatermarkStore()
+    assert recovery.recover(ChangeLog(tmp_path, "t"), store) == 0
+    assert store.watermark("t") is None
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.dictionaries(st.sampled_from([bytes([n]) * 16 for n in range(3)]), st.binary(max_size=3)), max_size=6)
+)
+def test_from_wherever_it_stood_the_state_ends_the_same(steps: list[dict[bytes, bytes]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        log, whole = ChangeLog(Path(folder), "t"), MemoryWatermarkStore()
+        for offset, remembered in enumerate(steps, 1):
+            log.append(offset, changes(offset, 1), mark(offset), remembered, committed=0, origin="poll")
+            whole.save("t", mark(offset), remembered)
+        for known in range(len(steps) + 1):
+            part = MemoryWatermarkStore()
+            for offset, remembered in enumerate(steps[:known], 1):
+                part.save("t", mark(offset), remembered)
+            assert recovery.recover(log, part) == len(steps) - known
+            assert part.watermark("t") == whole.watermark("t")
+            assert dict(part.remembered("t")) == dict(whole.remembered("t"))
+
+
+def test_what_was_forgotten_in_the_log_stays_forgotten(tmp_path: Path) -> None:
+    log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
+    log.append(1, changes(1), mark(1), {KEY: b"token"}, committed=0, origin="poll")
+    log.append(2, changes(2), mark(2), {KEY: b""}, committed=0, origin="poll")
+    recovery.recover(log, store)
+    assert store.recall("t", [KEY]) == [None]
+
+
+def test_a_log_shorter_than_its_state_is_refused_and_named(tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(tmp_path, "t"), 3), MemoryWatermarkStore()
+    recovery.recover(log, store)
+    log.list()[2].path.unlink()
+    with pytest.raises(StateDamaged, match="ends at offset 2, but 3 had been written"):
+        recovery.recover(log, store)
+    assert store.watermark("t") == mark(3)
+
+
+def test_a_segment_that_does_not_read_stops_the_rebuild(tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(tmp_path, "t"), 3), MemoryWatermarkStore()
+    path = log.list()[1].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StateDamaged, match=path.name):
+        recovery.recover(log, store)
+
+
+def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
+    log = fill(ChangeLog(tmp_path, "t"), 1)
+    (log.folder / ".x.tmp").write_text("-")
+    recovery.recover(log, MemoryWatermarkStore())
+    assert [p.name for p in log.folder.iterdir()] == [f"{1:020d}.parquet"]

@@ -1,0 +1,90 @@
+"""Old segments go when all have them, and a rebuild finds what it needs all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar import consumers, recovery
+from sidecar.changelog import ChangeLog
+from sidecar.clock import FakeClock
+from sidecar.errors import LogTruncated
+from sidecar.retention import drop_old
+from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore
+from tests.unit import test_custom_connector as custom
+from tests.unit.test_changelog import fill, mark
+from tests.unit.test_custom_connector import Lists, drain, followed, opened
+
+lists = custom.lists
+
+
+def ready(folder: Path, count: int = 5) -> tuple[ChangeLog, MemoryWatermarkStore]:
+    log, store = fill(ChangeLog(folder, "t"), count), MemoryWatermarkStore()
+    recovery.recover(log, store)
+    return log, store
+
+
+def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
+    log, store = ready(tmp_path)
+    assert drop_old(log, store, [], before=10) == 0
+    assert drop_old(log, store, [], before=11) == 1
+    assert drop_old(log, store, [], before=31) == 2
+    assert [s.offset for s in log.list(3)] == [4, 5]
+
+
+def test_nothing_goes_before_every_consumer_has_it(tmp_path: Path) -> None:
+    log, store = ready(tmp_path)
+    consumers.acknowledge(log, store, "a", 4)
+    assert drop_old(log, store, ["a", "b"], before=10**9) == 0
+    consumers.acknowledge(log, store, "b", 2)
+    consumers.intend(log, store, "b", 5)
+    assert drop_old(log, store, ["a", "b"], before=10**9) == 2
+    assert log.floor() == 2
+
+
+def test_the_newest_segment_stays(tmp_path: Path) -> None:
+    log, store = ready(tmp_path)
+    assert drop_old(log, store, [], before=10**9) == 4
+    assert drop_old(log, store, [], before=10**9) == 0
+    assert [s.offset for s in log.list(4)] == [5]
+    assert log.schema() is not None
+
+
+def test_a_table_without_a_state_or_a_log_loses_nothing(tmp_path: Path) -> None:
+    log = fill(ChangeLog(tmp_path, "t"), 3)
+    assert drop_old(log, MemoryWatermarkStore(), [], before=10**9) == 0
+    empty = MemoryWatermarkStore()
+    empty.save("none", mark(0), {})
+    assert drop_old(ChangeLog(tmp_path, "none"), empty, [], before=10**9) == 0
+
+
+@pytest.mark.parametrize("known", [0, 1, 3, 4, 5])
+def test_a_state_of_any_age_is_rebuilt_over_the_floor(tmp_path: Path, known: int) -> None:
+    log, store = ready(tmp_path)
+    part = MemoryWatermarkStore()
+    for watermark, remembered in list(log.replay(0))[:known]:
+        part.save("t", watermark, remembered)
+    drop_old(log, store, [], before=31)
+    recovery.recover(log, part)
+    assert part.watermark("t") == store.watermark("t")
+    assert dict(part.remembered("t")) == dict(store.remembered("t"))
+
+
+def test_after_a_drop_and_a_lost_database_nothing_is_delivered_again(
+    lists: Lists, clock: FakeClock, tmp_path: Path
+) -> None:
+    rows = lists.table("t", rows=[{"id": n, "updated_at": clock.now()} for n in range(6)])
+    connector = opened(clock)
+    tracked = followed(connector, "t", page_size=1)
+    log, store = ChangeLog(tmp_path / "log", "t"), RocksDBWatermarkStore(tmp_path / "db", create=True)
+    assert len(drain(connector, tracked, log, store)) == 6
+    assert drop_old(log, store, [], before=clock.now() + 1) == 5
+    store.close()
+    fresh = MemoryWatermarkStore()
+    recovery.recover(log, fresh)
+    assert drain(connector, tracked, log, fresh) == []
+    rows[3]["updated_at"] = clock.now() + 1
+    assert [r["id"] for r in drain(connector, tracked, log, fresh)] == [3]
+    with pytest.raises(LogTruncated):
+        log.list(0)

@@ -1,0 +1,332 @@
+"""Sinks take each batch once: given the same batch again they overwrite themselves, and what fails says where."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from sidecar.changelog import ChangeLog
+from sidecar.errors import LogTruncated, SettingsError, SinkError
+from sidecar.feed import dataframe
+from sidecar.files import filename
+from sidecar.model import Watermark
+from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, failing_as, load_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERSION = "_commit_version"
+TABLES = ["public.orders", "a=b", "_x", ".hidden", "größe, a b", "x/{y}%"]
+COLUMNS = [
+    "id",
+    "x.y",
+    "a b",
+    "Price (EUR), net",
+    "größe",
+    "a`b",
+    'q"q',
+    "a=b",
+    "_x",
+    "semi;colon",
+    "SELECT",
+    "{curly}",
+]
+
+
+def changes(offset: int, *columns: tuple[str, Any], rows: int = 2) -> pa.Table:
+    metadata: dict[str, Any] = {
+        "_change_type": pa.array(["insert"] * rows),
+        VERSION: pa.array([offset] * rows, pa.int64()),
+        "_commit_timestamp": pa.array([1_714_557_600_000_001] * rows, pa.timestamp("us", "UTC")),
+        "_origin": pa.array(["poll"] * rows),
+    }
+    return pa.table(metadata | (dict(columns) or {"id": pa.array(range(rows), pa.int64())}))
+
+
+def logged(folder: Path, table: str, *segments: pa.Table) -> ChangeLog:
+    log = ChangeLog(folder / "log", table)
+    for offset, segment in enumerate(segments, 1):
+        log.append(offset, segment, Watermark("id by u", offset=offset), {}, committed=offset, origin="poll")
+    return log
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and not p.name.startswith((".", "_"))}
+    assert all(not p.is_dir() for p in folder.iterdir()), "something is left aside"
+    return found
+
+
+def held(spark: SparkSession, folder: Path, format_: str = "parquet") -> list[int]:
+    return sorted(row[VERSION] for row in spark.read.format(format_).load(str(folder)).collect())
+
+
+def test_a_batch_written_again_overwrites_itself(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1), changes(2), changes(3))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    sink.write(dataframe(spark, log, 0, 2), Batch("orders", 1, 2), VERSION)
+    sink.write(dataframe(spark, log, 2, 3), Batch("orders", 3, 3), VERSION)
+    before = sorted(files(tmp_path / "lake" / "orders"))
+    assert all(name.startswith(f"part-lake-{1:020d}-{2:020d}-") for name in before[:-1])
+    sink.write(dataframe(spark, log, 0, 2), Batch("orders", 1, 2, replay=True), VERSION)
+    assert sorted(files(tmp_path / "lake" / "orders")) == before
+    assert held(spark, tmp_path / "lake" / "orders") == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_batch_that_was_moved_in_part_is_whole_afterwards(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1, rows=50))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    frame = dataframe(spark, log).repartition(4)
+    sink.write(frame, Batch("orders", 1, 1), VERSION)
+    target = tmp_path / "lake" / "orders"
+    parts = sorted(files(target))
+    assert len(parts) == 4
+    # A killed process: one part is still staged, one was written by an attempt that had more of them.
+    (target / "_staging-lake").mkdir()
+    (target / parts[0]).rename(target / "_staging-lake" / "part-00000-x.c000.snappy.parquet")
+    (target / f"part-lake-{1:020d}-{1:020d}-00017.parquet").write_bytes((target / parts[1]).read_bytes())
+    sink.write(dataframe(spark, log).repartition(3), Batch("orders", 1, 1, replay=True), VERSION)
+    assert len(files(target)) == 3
+    assert held(spark, target) == [1] * 50
+
+
+def test_a_sink_touches_no_batch_but_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", *(changes(n) for n in range(1, 13)))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    for first, last in ((1, 1), (2, 10), (11, 11), (12, 12)):
+        sink.write(dataframe(spark, log, first - 1, last), Batch("orders", first, last), VERSION)
+    sink.write(dataframe(spark, log, 0, 1), Batch("orders", 1, 1, replay=True), VERSION)
+    assert held(spark, tmp_path / "lake" / "orders") == sorted([*range(1, 13)] * 2)
+
+
+@pytest.mark.parametrize("format_", ["json", "orc", "csv"])
+def test_other_file_formats_are_replayed_as_well(spark: SparkSession, tmp_path: Path, format_: str) -> None:
+    log = logged(tmp_path, "orders", changes(1), changes(2))
+    sink = FileSink("lake", format=format_, path=str(tmp_path / "lake") + "/", options={"header": "true"})
+    for _ in range(2):
+        sink.write(dataframe(spark, log), Batch("orders", 1, 2), VERSION)
+    read = spark.read.options(header=True, inferSchema=True).format(format_).load(str(tmp_path / "lake" / "orders"))
+    assert sorted(row[VERSION] for row in read.collect()) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_any_table_name_is_one_folder(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    log = logged(tmp_path, table, changes(1))
+    sink = FileSink("a=b/{c}", path=str(tmp_path / "lake"))
+    sink.write(dataframe(spark, log), Batch(table, 1, 1), VERSION)
+    assert [p.name for p in (tmp_path / "lake").iterdir()] == [filename(table)]
+    assert held(spark, tmp_path / "lake" / filename(table)) == [1, 1]
+    everything = spark.read.parquet(str(tmp_path / "log" / filename(table)))
+    assert everything.count() == 2
+
+
+def test_any_column_name_comes_through_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "odd", changes(1, *((name, pa.array(["v", name])) for name in COLUMNS)))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    sink.write(dataframe(spark, log), Batch("odd", 1, 1), VERSION)
+    read = spark.read.parquet(str(tmp_path / "lake" / "odd"))
+    assert read.columns[4:] == COLUMNS
+    assert [list(row)[4:] for row in read.collect()] == [["v"] * len(COLUMNS), COLUMNS]
+
+
+def test_types_and_column_order_survive_to_the_reader(spark: SparkSession, tmp_path: Path) -> None:
+    at, reading = datetime(2024, 10, 27, 0, 30, 0, 123457, UTC), datetime(2024, 10, 27, 2, 30, 0, 123457)  # noqa: DTZ001
+    log = logged(
+        tmp_path,
+        "typed",
+        changes(
+            1,
+            ("z", pa.array([at, None], pa.timestamp("us", "UTC"))),
+            ("a", pa.array([reading, None], pa.timestamp("us"))),
+            ("m", pa.array([Decimal("-12345678901234567890.1234567890"), None], pa.decimal128(38, 10))),
+            ("b", pa.array([b"\x00\xff", None])),
+            ("f", pa.array([float("inf"), None])),
+            ("n", pa.array([2**63 - 1, None], pa.int64())),
+            ("l", pa.array([["a", None], None], pa.list_(pa.string()))),
+            ("t", pa.array([True, None])),
+            ("d", pa.array([19844, None], pa.int32()).cast(pa.date32())),
+        ),
+    )
+    frame = dataframe(spark, log)
+    FileSink("lake", path=str(tmp_path / "lake")).write(frame, Batch("typed", 1, 1), VERSION)
+    read = spark.read.parquet(str(tmp_path / "lake" / "typed"))
+    assert read.dtypes == frame.dtypes
+    assert [t for _, t in read.dtypes] == [
+        "string", "bigint", "timestamp", "string",
+        "timestamp", "timestamp_ntz", "decimal(38,10)", "binary", "double", "bigint",
+        "array<string>", "boolean", "date",
+    ]  # fmt: skip
+    assert read.columns[4:] == ["z", "a", "m", "b", "f", "n", "l", "t", "d"]
+    arrow = read.toArrow().to_pylist()
+    assert arrow[0]["z"] == at
+    assert arrow[0]["a"] == reading
+    assert arrow[0]["m"] == Decimal("-12345678901234567890.1234567890")
+    assert (arrow[0]["n"], bytes(arrow[0]["b"]), arrow[0]["l"]) == (2**63 - 1, b"\x00\xff", ["a", None])
+    assert all(v is None for k, v in arrow[1].items() if not k.startswith("_"))
+
+
+def test_an_empty_range_has_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1))
+    assert dataframe(spark, log, 1).columns == dataframe(spark, log).columns
+    assert dataframe(spark, log, 1).count() == 0
+    assert dataframe(spark, ChangeLog(tmp_path / "log", "nothing"), 0).columns == []
+
+
+def test_a_column_that_came_later_is_null_before(spark: SparkSession, tmp_path: Path) -> None:
+    one = pa.array([1, 2], pa.int64())
+    log = logged(tmp_path, "orders", changes(1, ("id", one)), changes(2, ("new", one), ("id", one)))
+    rows = dataframe(spark, log).orderBy(VERSION, "id").collect()
+    assert [(r["id"], r["new"]) for r in rows] == [(1, None), (2, None), (1, 1), (2, 2)]
+
+
+def test_what_retention_has_dropped_is_no_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1), changes(2))
+    log.drop(1, Watermark("id by u", offset=2), {})
+    with pytest.raises(LogTruncated, match=r"begins at 2.*since=1"):
+        dataframe(spark, log, 0)
+    assert dataframe(spark, log, 1).count() == 2
+
+
+# -- users' functions --------------------------------------------------------------------------------------------------
+
+FUNCTIONS = """
+from pyspark.sql import functions as F
+
+taken = []
+
+def upper(frame):
+    return frame.withColumn("word", F.upper("word")).drop("_origin")
+
+def nothing(frame):
+    pass
+
+def broken(frame):
+    raise RuntimeError("no such luck\\nand a stack")
+
+def late(frame):
+    return frame.select(F.raise_error(F.lit("row 7 is odd")))
+
+def take(frame, batch):
+    taken.append((batch, sorted(row["word"] for row in frame.collect())))
+
+number = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[str]:
+    """A module with functions, in a folder that only the settings know of."""
+    name = "functions_of_a_user"
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / f"{name}.py").write_text(FUNCTIONS)
+    before = list(sys.path)
+    yield name
+    sys.path[:] = before
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def words(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    return dataframe(spark, logged(tmp_path, "words", changes(1, ("word", pa.array(["a", "b"])))))
+
+
+BATCH = Batch("words", 1, 1)
+
+
+def test_a_transform_shapes_what_is_written(spark: SparkSession, words: DataFrame, module: str, tmp_path: Path) -> None:
+    sink = FileSink("lake", f"{module}:upper", tmp_path / "beside", path=str(tmp_path / "lake"))
+    sink.write(words, BATCH, VERSION)
+    read = spark.read.parquet(str(tmp_path / "lake" / "words"))
+    assert sorted(row["word"] for row in read.collect()) == ["A", "B"]
+    assert "_origin" not in read.columns
+
+
+def test_a_function_is_handed_the_batch_and_its_rows(words: DataFrame, module: str, tmp_path: Path) -> None:
+    sink = FunctionSink("mine", f"{module}:upper", tmp_path / "beside", function=f"{module}:take")
+    sink.write(words, BATCH, VERSION)
+    sink.write(words, Batch("words", 1, 1, replay=True), VERSION)
+    assert sys.modules[module].taken == [(BATCH, ["A", "B"]), (Batch("words", 1, 1, replay=True), ["A", "B"])]
+
+
+@pytest.mark.parametrize(("function", "reason"), [("broken", "RuntimeError: no such luck"), ("late", "row 7 is odd")])
+def test_what_a_transform_raises_is_one_line_that_says_where(
+    words: DataFrame, module: str, tmp_path: Path, function: str, reason: str
+) -> None:
+    sink = FileSink("lake", f"{module}:{function}", tmp_path / "beside", path=str(tmp_path / "lake"))
+    with pytest.raises(SinkError) as raised, failing_as(sink, BATCH):
+        sink.write(words, BATCH, VERSION)
+    message = str(raised.value)
+    assert message.startswith('sink "lake", table "words", offsets 1 to 1: ')
+    assert reason in message
+    assert "\n" not in message
+    folder = tmp_path / "lake" / "words"
+    assert not folder.exists() or not [p for p in folder.iterdir() if p.name.startswith("part-")]
+
+
+def test_a_transform_that_returns_nothing_is_a_mistake_in_the_settings(
+    words: DataFrame, module: str, tmp_path: Path
+) -> None:
+    sink = FileSink("lake", f"{module}:nothing", tmp_path / "beside", path=str(tmp_path / "lake"))
+    with pytest.raises(SettingsError, match=r'sink "lake".*returned None instead of a DataFrame'):
+        sink.write(words, BATCH, VERSION)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("nowhere", "write it as"),
+        (":f", "write it as"),
+        ("functions_of_a_user:", "write it as"),
+        ("no_such_module:f", "No module named"),
+        ("functions_of_a_user:missing", "has no attribute"),
+        ("functions_of_a_user:number", "is not a function"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named(module: str, tmp_path: Path, spec: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason) as raised:
+        load_function(spec, "sinks.lake.transform", tmp_path / "beside")
+    assert f'sinks.lake.transform = "{spec}"' in str(raised.value)
+
+
+def test_an_error_without_a_text_is_named_by_its_kind() -> None:
+    with pytest.raises(SinkError, match="KeyError"), failing_as(FileSink("lake"), BATCH):
+        raise KeyError
+    with pytest.raises(SettingsError, match=r"^as it is$"), failing_as(FileSink("lake"), BATCH):
+        raise SettingsError("as it is")
+
+
+# -- other formats -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stored:
+    """A sink of any format, over a folder, and what it holds."""
+
+    spark: SparkSession
+    sink: FormatSink
+    folder: Path
+
+    def write(self, frame: DataFrame, first: int, last: int, *, replay: bool = False) -> None:
+        self.sink.write(frame, Batch("orders", first, last, replay), VERSION)
+
+
+def test_a_replayed_batch_that_is_there_already_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1), changes(2), changes(3))
+    stored = Stored(spark, FormatSink("lake", format="parquet", path=str(tmp_path / "lake")), tmp_path / "lake")
+    stored.write(dataframe(spark, log, 0, 2), 1, 2, replay=True)
+    stored.write(dataframe(spark, log, 0, 2), 1, 2, replay=True)
+    stored.write(dataframe(spark, log, 2, 3), 3, 3)
+    stored.write(dataframe(spark, log, 2, 3), 3, 3, replay=True)
+    assert held(spark, tmp_path / "lake" / "orders") == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_format_that_only_writes_gets_the_batch_again(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", changes(1))
+    FormatSink("away", format="noop").write(dataframe(spark, log), Batch("orders", 1, 1, replay=True), VERSION)
