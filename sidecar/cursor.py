@@ -122,6 +122,16 @@ def span(micros_: int, tracked: Tracked, kind_: CursorKind) -> int | None:
     return micros_
 
 
+def parse(text: str, tracked: Tracked, kind_: CursorKind) -> int | None:
+    """Return the comparable integer of a value that a person has typed, or None if it is none."""
+    if kind_ not in ("number", "real"):
+        return from_text(text, tracked.timezone)
+    try:
+        return int(text) if kind_ == "number" else round(float(text) * SECOND)
+    except (ValueError, OverflowError):
+        return None
+
+
 def per_second(unit: Unit, kind_: CursorKind) -> int:
     """Return how many of a column's comparable integers make a second; reals count in millionths."""
     return PER_SECOND[unit] * (SECOND if kind_ == "real" else 1)

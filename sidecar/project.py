@@ -136,9 +136,12 @@ class Sidecar:
         """Let the next poll of *table* read from just above the cursor value *value* on, delivered before or not."""
         tracked = self._known(table)
         kind = kind_of(tracked, tracked.passes[0])
-        closed = int(value) if kind == "number" else cursor.from_text(value, tracked.timezone)
+        closed = cursor.parse(value, tracked, kind)
         if closed is None:
-            raise SettingsError(f'"{value}" is no timestamp; write it as 2024-05-01T10:00:00Z')
+            example = "as the column holds them" if kind in ("number", "real") else "as 2024-05-01T10:00:00Z"
+            raise SettingsError(
+                f'"{value}" is no value of table "{table}", column "{tracked.updated_at}"; write it {example}'
+            )
         marks: dict[PassName, PassMark] = {scan.name: PassMark(closed=closed) for scan in tracked.passes if scan.cursor}
         return self._move(tracked, marks)
 

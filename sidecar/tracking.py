@@ -216,7 +216,7 @@ def _deleted_at(names: _Names, own: TableSettings, defaults: Defaults) -> str | 
 
 
 def _unit(names: _Names, updated_at: str, own: TableSettings, merged: Mapping[str, Any]) -> Any:
-    is_number = names.kind(updated_at, "updated_at") == "number"
+    is_number = names.kind(updated_at, "updated_at") in ("number", "real")
     if own.updated_at_unit is not None and not is_number:
         column = names.table.column(updated_at)
         assert column is not None
