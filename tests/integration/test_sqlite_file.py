@@ -6,10 +6,10 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,11 +56,11 @@ def sha(path: Path) -> str:
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder that any user can reach."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    return tmp_path
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can reach; pytest closes its own to others whenever a session starts."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def warned(connector: SQLiteConnector) -> list[str]:
@@ -430,4 +430,3 @@ def test_a_file_that_this_user_may_not_read_is_named(open_folder: Path, pytestco
     found = as_nobody(path, pytestconfig.rootpath)
     assert found["error"] == "SettingsError"
     assert "may not read" in str(found["message"])
-    shutil.rmtree(path.parent)
