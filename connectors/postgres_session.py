@@ -160,12 +160,11 @@ class Session:
         if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL or trusts:
             return None
         info = held.info
-        host = info.hostaddr if info.host == "" else info.host
+        host = info.hostaddr if "hostaddr" in self._parameters else info.host
+        place = f"[{host}]" if ":" in host else quote(host, safe="")
         query = {"application_name": "sidecar", "sslmode": "require" if held.pgconn.ssl_in_use else "disable"}
         login = quote(info.user, safe="") + (":" + quote(info.password, safe="") if info.password else "")
-        return (
-            f"postgresql://{login}@{quote(host, safe='')}:{info.port}/{quote(info.dbname, safe='')}?{urlencode(query)}"
-        )
+        return f"postgresql://{login}@{place}:{info.port}/{quote(info.dbname, safe='')}?{urlencode(query)}"
 
     def pins(self) -> str:
         """Return one statement that makes a session print and wait as every session of ours does.
@@ -252,8 +251,8 @@ _LOGIN = {
     "is not permitted to log in": "Give the role LOGIN.",
     "permission denied for database": "GRANT CONNECT ON DATABASE to the role.",
     "does not exist": "Check the names of user and database.",
-    "SSL": "Check sslmode and the certificates.",
-    "root certificate": "Check sslmode and the certificates.",
+    "does not support SSL": "Check sslmode and the certificates.",
+    "certificate": "Check sslmode and the certificates.",
     "invalid connection option": "Check the URL's parameters.",
     "invalid sslmode": "Check the URL's parameters.",
 }

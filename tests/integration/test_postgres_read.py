@@ -430,3 +430,21 @@ def test_the_cursor_s_index_serves_every_page(admin: Connection, connector: Post
         assert "Sort" not in plan
         assert "ROW(updated_at, id)" in plan.split("Filter")[0]
     assert connector.read(page).column("id").to_pylist() == list(range(10_001, 10_101))
+
+
+@dataclasses.dataclass(frozen=True)
+class Panicking(Statements):
+    """What connectorx has no type for."""
+
+    def select(self, wires: object, *, as_csv: bool) -> str:
+        return "SELECT '1 day'::interval AS c0"
+
+
+def test_a_panic_of_connectorx_is_caught_like_any_failure(admin: Connection, connector: PostgresConnector) -> None:
+    make(admin, *ZOO)
+    page = first_page(tracked(connector, "zoo"))
+    with connector.snapshot():
+        assert connector._reader.bulk(Panicking(page)) is None
+        assert connector._reader.bulk(Statements(page)) is None, "it rests until the snapshot is over"
+    with connector.snapshot():
+        assert connector._reader.bulk(Statements(page)) is not None

@@ -1,0 +1,116 @@
+"""A hot standby is as good a source as its primary: the same rows, versions and horizons, by both readers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connectors.postgres import PostgresConnector
+from connectors.postgres_query import Statements
+from sidecar.clock import SystemClock
+from sidecar.connector import Source
+from sidecar.model import Page
+from sidecar.testing.contract import tracked
+from tests.servers import NOBODY, Database, OwnServer, free_port, url_of
+
+
+@pytest.fixture
+def standby(pg: Database) -> Iterator[str]:
+    """The reader's URL at a standby of the test's server."""
+    server = pg.server
+    if not isinstance(server, OwnServer) or not (server.binaries / "pg_basebackup").exists():
+        pytest.skip("only a server of our own can be copied")
+    home = Path(tempfile.mkdtemp(prefix="sidecar-standby-"))
+    user = NOBODY if os.getuid() == 0 else None
+    if user:
+        os.chown(home, user, user)
+    data, port = home / "data", free_port()
+    place = ["-h", str(server.socket), "-p", str(server.port), "-U", server.user]
+    subprocess.run(
+        [server.binaries / "pg_basebackup", *place, "-D", data, "-R", "-X", "stream", "-c", "fast"],
+        check=True,
+        cwd=home,
+        user=user,
+        group=user,
+        capture_output=True,
+    )
+    command = [str(server.binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(home)]
+    for setting in ("listen_addresses=127.0.0.1", "max_connections=100", "max_prepared_transactions=20"):
+        command += ["-c", setting]
+    nowhere = subprocess.DEVNULL
+    running = subprocess.Popen(command, cwd=home, user=user, group=user, stdout=nowhere, stderr=nowhere)
+    try:
+        yield url_of("127.0.0.1", port, pg.reader, pg.reader_password, pg.dbname)
+    finally:
+        running.terminate()
+        try:
+            running.wait(20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def caught_up(primary: psycopg.Connection, standby: str) -> None:
+    """Wait until *standby* shows what *primary* has committed."""
+    clock = SystemClock()
+    row = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    for _ in range(400):
+        try:
+            with psycopg.connect(standby, autocommit=True) as connection:
+                if connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", row).fetchone() == (True,):
+                    return
+        except psycopg.OperationalError:
+            pass
+        clock.sleep(0.05)
+    raise AssertionError("the standby does not follow")
+
+
+def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) -> None:
+    primary, writer = pg.connect(), pg.connect()
+    primary.execute("CREATE TABLE t (id int PRIMARY KEY, v text, created_at timestamptz, updated_at timestamptz)")
+    primary.execute("INSERT INTO t VALUES (1, 'a', now(), now())")
+    caught_up(primary, standby)
+    there = PostgresConnector(Source(standby))
+    here = PostgresConnector(Source(pg.reader_url))
+    followed = tracked(there, "t")
+    page = Page(followed, followed.passes[0], {}, None, 10)
+
+    with there.snapshot():
+        before = there.horizon(followed, None)
+    writer.execute("BEGIN")
+    writer.execute("INSERT INTO t VALUES (2, 'late', now(), now())")
+    writer.execute("SAVEPOINT s")
+    writer.execute("INSERT INTO t VALUES (3, 'late', now(), now())")
+    primary.execute("INSERT INTO t VALUES (4, 'b', now(), now())")
+    caught_up(primary, standby)
+    with there.snapshot():
+        during = there.horizon(followed, before.memory)
+        seen = there.read(page)
+    assert seen.column("id").to_pylist() == [1, 4]
+    assert during.settled == before.now
+    assert there.pulse() is None
+    writer.execute("COMMIT")
+    caught_up(primary, standby)
+
+    with there._session.snapshot() as view:
+        after = there.horizon(followed, during.memory)
+        statements = Statements(Page(page.tracked, page.scan, {}, None, 10, during.floor), view.xmax)
+        by_copy, by_connectorx = there._reader.page(statements), there._reader.bulk(statements)
+    assert by_connectorx is not None
+    assert by_copy.equals(by_connectorx)
+    assert sorted(by_copy.column("id").to_pylist()) == [2, 3, 4]
+    assert after.settled == after.now
+    assert there.pulse() is not None
+    assert here.read(page).equals(there.read(page))
+    assert all("clock" not in f.message for f in there.check(followed))
+    there.close()
+    here.close()
