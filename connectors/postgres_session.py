@@ -44,7 +44,7 @@ _PLAIN_SSL = ("", "disable", "allow", "prefer", "require")
 _HARMLESS = {
     *("host", "hostaddr", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "application_name"),
     *("fallback_application_name", "client_encoding", "passfile", "keepalives", "keepalives_idle", "gssencmode"),
-    *("keepalives_interval", "keepalives_count", "tcp_user_timeout", "channel_binding", "require_auth", "service"),
+    *("keepalives_interval", "keepalives_count", "tcp_user_timeout", "service"),
     *("target_session_attrs", "load_balance_hosts"),
 }
 
@@ -157,7 +157,8 @@ class Session:
         usual["sslcertmode"] = "allow"  # libpq fills it in
         given = {k: v for k, v in held.info.get_parameters().items() if v and v != usual.get(k)}
         trusts = given.get("sslmode") == "require" and (Path.home() / ".postgresql" / "root.crt").exists()
-        if given.keys() - _HARMLESS or given.get("sslmode", "") not in _PLAIN_SSL or trusts:
+        strict = given.get("sslmode", "") not in _PLAIN_SSL or given.get("gssencmode") == "require"
+        if given.keys() - _HARMLESS or strict or trusts:
             return None
         info = held.info
         host = info.hostaddr if "hostaddr" in self._parameters else info.host
