@@ -29,6 +29,7 @@ class PostgresConnector(SourceConnector):
     """Reads PostgreSQL through one held connection; connectorx joins in for bulk."""
 
     scheme: ClassVar[str] = "postgresql"
+    reads_ahead: ClassVar[bool] = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)

@@ -37,6 +37,7 @@ class SQLiteConnector(SourceConnector):
     nothing, and two reads may see two states; the core is made for that.
     """
 
+    reads_ahead = True
     scheme = "sqlite"
 
     def __init__(self, source: Source) -> None:

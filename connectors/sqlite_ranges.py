@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from sidecar.clock import SECOND, instant
 from sidecar.cursor import PER_SECOND
-from sidecar.model import Scalar
+from sidecar.model import Scalar, Unit
 
 FIRST_EPOCH = 10**8
 """Numbers below it (before March 1973, in seconds) are no times in a column that is declared to hold times."""
@@ -94,11 +94,12 @@ def epochs(closed: int | None, unit: str) -> list[Range]:
     return [Range(bound, beyond=True)] if bound < FIRST_EPOCH else [Range(None, FIRST_EPOCH), Range(bound, beyond=True)]
 
 
-def unit_of(number: float) -> str | None:
+def unit_of(number: float) -> Unit | None:
     """Return the unit in which *number* is a time between 1973 and 2286; None if there is none. They do not overlap."""
     if not 0 <= number < 10**19:
         return None
-    return {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}.get(len(str(int(number))))
+    units: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
+    return units.get(len(str(int(number))))
 
 
 def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:

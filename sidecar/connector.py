@@ -59,6 +59,10 @@ class SourceConnector(ABC):
 
     scheme: ClassVar[str]
 
+    reads_ahead: ClassVar[bool] = False
+    """Whether `read` may be called from another thread (never two calls at once): the next page is then fetched while
+    the last one is written."""
+
     def __init__(self, source: Source) -> None:
         self.source = source
 

@@ -78,9 +78,12 @@ def from_text(value: str, timezone: str | None = None) -> int | None:
     if len(text) < 10 or text[4] != "-":
         return None
     if text.endswith(" UTC"):
-        text = text[:-4] + "Z"
-    elif len(text) > 20 and text[-6:-4] in (" +", " -"):
-        text = text[:-6] + text[-5:]
+        # Ruby writes `… UTC`, Go `… +0000 UTC`.
+        text = text[:-4] if text[-9:-8] in ("+", "-") else text[:-4] + "Z"
+    if (len(text) > 20 and text[-6] == " ") or text[-7:-6] == " ":
+        # An offset that stands apart, as Go and Sequelize write it.
+        date, _, offset = text.rpartition(" ")
+        text = date + offset if offset[0] in "+-" else text
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -198,13 +201,15 @@ def _uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Intege
     shortest = pc.min(pc.utf8_length(values)).as_py()
     if shortest is None or shortest < 19:
         return None
-    for zone in (None,) if timezone else (None, "UTC"):
-        try:
-            found = _filled(pc.cast(pc.cast(values, pa.timestamp("us", zone)), pa.int64()))
-        except pa.ArrowInvalid:
-            continue
-        return found if found[found != NONE].min() >= _YEAR_ONE else None
-    return None
+    first = values.drop_null()[0].as_py()
+    zone = "UTC" if first.endswith("Z") or first[-6] in "+-" else None
+    if zone and timezone:
+        return None
+    try:
+        found = _filled(pc.cast(pc.cast(values, pa.timestamp("us", zone)), pa.int64()))
+    except pa.ArrowInvalid:
+        return None
+    return found if found[found != NONE].min() >= _YEAR_ONE else None
 
 
 def show(value: int | None, kind_: CursorKind, unit: Unit | None = None) -> str:

@@ -94,7 +94,7 @@ class Tracked:
     unit: Unit | None = None
     lookback: int = 60_000_000
     tolerance: int = 0
-    page_size: int = 10_000
+    page_size: int = 50_000
     key_is_unique: bool = True
     metadata_prefix: str = "_"
     sinks: tuple[str, ...] = ()

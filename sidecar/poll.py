@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sidecar import faults, horizon, rows
+from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, ceiling
@@ -48,14 +49,14 @@ def poll(
     """
     mark = store.watermark(tracked.name) or fresh_watermark(tracked)
     check_settings(tracked, mark)
-    with connector.snapshot():
+    with connector.snapshot(), Reader(connector) as reader:
         view = connector.horizon(tracked, mark.memory)
         resumed = mark.progress is not None
         while True:
             if mark.progress is None:
                 mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
             while mark.progress is not None:
-                step, mark = _page(connector, tracked, log, store, mark)
+                step, mark = _page(reader, tracked, log, store, mark)
                 yield dataclasses.replace(step, done=step.done and not resumed)
             if not resumed:
                 return
@@ -112,17 +113,20 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
 
 
 def _page(
-    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
+    reader: Reader, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
     scan = next(p for p in tracked.passes if p.name == progress.scan)
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
-    data = connector.read(page)
+    data = reader.read(page)
     faults.point("page-read")
     found, last = rows.from_page(page, data)
+    full = len(data) >= page.limit
+    if full:
+        reader.expect(dataclasses.replace(page, after=last))
     fresh, remembered = _fresh(rows.above(found, page), store, progress, any_remembered=mark.kept + mark.added > 0)
-    after = advance(tracked, mark, last, full=len(data) >= page.limit, added=len(remembered))
+    after = advance(tracked, mark, last, full=full, added=len(remembered))
     offset = None
     if len(fresh):
         offset = after.offset + 1

@@ -124,7 +124,7 @@ def test_numbers_stay_what_they_are(values: list[int | None]) -> None:
         (pa.timestamp("ns"), "reading"),
         (pa.date32(), "reading"),
         (pa.int16(), "number"),
-        (pa.float64(), "number"),
+        (pa.float64(), "real"),
         (pa.string(), "text"),
         (pa.large_string(), "text"),
     ],
