@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from connectors.sqlite import SQLiteConnector
 
+from connectors.sqlite import SQLiteConnector
 from sidecar.clock import instant
 from sidecar.connector import Source, SourceConnector
 from sidecar.sql import quoted
