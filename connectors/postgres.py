@@ -21,6 +21,7 @@ from connectors.postgres_read import Reader
 from connectors.postgres_session import Session, View
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.model import Horizon, Memory, Page, Table, Tracked
+from sidecar.sql import quoted
 
 _KEPT = 64
 
@@ -89,6 +90,19 @@ class PostgresConnector(SourceConnector):
         )
         found = rows[0][0]
         return None if found is None else int(found)
+
+    def estimate(self, tracked: Tracked) -> int | None:
+        """Return what the planner believes, partitions included."""
+        name = ".".join(map(quoted, tracked.table.path))
+        rows = self._session.rows(
+            "SELECT sum(c.reltuples)::int8, bool_or(c.reltuples < 0) FROM pg_catalog.pg_class AS c"
+            " WHERE c.relkind = 'r' AND c.oid IN"
+            " (SELECT %s::regclass::oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::regclass))",
+            (name, name),
+            table=tracked.name,
+        )
+        count, unknown = rows[0]
+        return None if unknown or count is None else int(count)
 
     def pulse(self) -> object | None:
         """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.

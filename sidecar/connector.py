@@ -122,6 +122,11 @@ class SourceConnector(ABC):
             page = dataclasses.replace(page, after=codec.position(last, (column, *page.tracked.key)))
         return found
 
+    def estimate(self, tracked: Tracked) -> int | None:
+        """Return about how many rows the table holds, if that costs nothing to know: for a progress bar's ETA."""
+        del tracked
+        return None
+
     def pulse(self) -> object | None:
         """Return a value that is equal to an earlier one only if nothing at all has changed since; None: unknown."""
         return None

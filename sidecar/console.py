@@ -87,11 +87,12 @@ class LoadProgress:
             self._end()
             self._table = ""
         elif self._live and now - self._began >= SOON:
-            self._draw()
+            self._draw(step.expected)
         elif not self._live and now - self._said >= EVERY:
             self._said = now
-            rate = round(self._rows / max(now - self._began, 0.001))
-            log_.info("table=%s loading rows=%d rows_per_s=%d", step.table, self._rows, rate)
+            rate = max(1, round(self._rows / max(now - self._began, 0.001)))
+            left = "" if step.expected is None else f" eta_s={max(0, step.expected - self._rows) // rate}"
+            log_.info("table=%s loading rows=%d rows_per_s=%d%s", step.table, self._rows, rate, left)
 
     def __enter__(self) -> LoadProgress:
         return self
@@ -99,14 +100,17 @@ class LoadProgress:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def _draw(self) -> None:
+    def _draw(self, expected: int | None) -> None:
         if self._display is None:
             self._display = _progress()
             self._display.start()
             self._task = self._display.add_task("", total=None, table=self._table, rate="")
         rate = self._rows / max(self._clock.monotonic() - self._began, 0.001)
         assert self._task is not None
-        self._display.update(self._task, completed=self._rows, table=self._table, rate=f"{rate:,.0f} rows/s")
+        speed = f"{rate:,.0f} rows/s"
+        # An estimate may be too low; a bar that is full while work goes on would be a lie.
+        total = None if expected is None else max(expected, self._rows + 1)
+        self._display.update(self._task, completed=self._rows, total=total, table=self._table, rate=speed)
 
     def _end(self) -> None:
         if self._display is not None:
@@ -116,7 +120,7 @@ class LoadProgress:
 
 def _progress() -> Progress:
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns: list[Any] = [
         SpinnerColumn(),
@@ -124,5 +128,7 @@ def _progress() -> Progress:
         TextColumn("{task.completed:,} rows"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
     ]
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -30,14 +30,17 @@ from sidecar.state import WatermarkStore
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One page done: rows read, rows new, the segment that holds them (None: nothing new), and whether all is read."""
+    """One page done: rows read, rows new, the segment that holds them (None: nothing new), and whether all is read.
+
+    `expected` is about how many rows a first poll will read, where the source knows.
+    """
 
     table: str
     rows_read: int
     rows_written: int
     offset: int | None
     done: bool
-    origin: str
+    expected: int | None = None
 
 
 def poll(
@@ -50,6 +53,7 @@ def poll(
     mark = store.watermark(tracked.name) or fresh_watermark(tracked)
     check_settings(tracked, mark)
     with connector.snapshot(), Reader(connector) as reader:
+        expected = connector.estimate(tracked) if mark.polled is None else None
         view = connector.horizon(tracked, mark.memory)
         resumed = mark.progress is not None
         while True:
@@ -57,7 +61,7 @@ def poll(
                 mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
             while mark.progress is not None:
                 step, mark = _page(reader, tracked, log, store, mark)
-                yield dataclasses.replace(step, done=step.done and not resumed)
+                yield dataclasses.replace(step, done=step.done and not resumed, expected=expected)
             if not resumed:
                 return
             # What had been interrupted is complete as of its own beginning; now for what has happened since.
@@ -140,7 +144,7 @@ def _page(
     if after.progress is None:
         after = _clean_up(tracked, store, after)
         faults.point("poll-completed")
-    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, "poll")
+    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None)
     return step, after
 
 

@@ -277,6 +277,12 @@ class ConnectorContract:
         assert sorted(r["id"] for r in follower.poll()) == [4, 5]  # type: ignore[type-var]
         assert follower.poll() == []
 
+    def test_an_estimate_is_a_number_of_rows_or_nothing(self, connect: Connect, writer: Writer) -> None:
+        name = writer.create("counted", {"id": "integer", **STAMPS}, ("id",))
+        writer.insert(name, stamped([{"id": n + 1} for n in range(10)]))
+        connector = connect()
+        assert connector.estimate(tracked(connector, name)) in (None, 10)
+
     def test_the_source_is_never_written_to(self, connect: Connect, writer: Writer, tmp_path: Path) -> None:
         name = writer.create("untouched", {"id": "integer", **STAMPS, "deleted_at": "stamp"}, ("id",))
         writer.insert(name, stamped([{"id": n} for n in range(10)]))

@@ -109,8 +109,17 @@ def test_log_lines_say_what_they_are_and_hide_secrets(
     ]
 
 
-def step(rows: int, *, done: bool = False) -> Step:
-    return Step("orders", rows, rows, 1, done, "poll")
+def step(rows: int, *, done: bool = False, expected: int | None = None) -> Step:
+    return Step("orders", rows, rows, 1, done, expected)
+
+
+def test_a_long_load_says_how_long_it_will_take(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with caplog.at_level(logging.INFO, "sidecar"), LoadProgress(clock, live=False) as progress:
+        progress(step(0, expected=10_000))
+        clock.advance(20)
+        progress(step(2_000, expected=10_000))
+    assert "rows=2000 rows_per_s=100 eta_s=80" in caplog.text
 
 
 def test_a_long_load_says_how_far_it_is_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
