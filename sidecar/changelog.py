@@ -16,10 +16,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sidecar import faults
 from sidecar.codec import dump_watermark, load_watermark
@@ -80,7 +79,7 @@ class ChangeLog:
         if path is None:
             return None
         with _readable(path):
-            return pq.ParquetFile(path).read().replace_schema_metadata(None)
+            return _parquet().ParquetFile(path).read().replace_schema_metadata(None)
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
@@ -91,7 +90,7 @@ class ChangeLog:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
         for segment in self.list(since, until):
             with _readable(segment.path):
-                batches = pq.ParquetFile(segment.path).iter_batches()
+                batches = _parquet().ParquetFile(segment.path).iter_batches()
             while True:
                 with _readable(segment.path):
                     batch = next(batches, None)
@@ -110,7 +109,7 @@ class ChangeLog:
         if not found:
             return None
         with _readable(found[-1].path):
-            return pq.read_schema(found[-1].path).remove_metadata()
+            return _parquet().read_schema(found[-1].path).remove_metadata()
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class ChangeLog:
             # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
             dictionaries = stamped.column_names[: len(METADATA)]
             options = {"compression": "lz4", "coerce_timestamps": "us", "use_dictionary": dictionaries}
-            pq.write_table(stamped, aside, write_page_checksum=True, **options)
+            _parquet().write_table(stamped, aside, write_page_checksum=True, **options)
             faults.point("segment-written")
 
         write_durably(path, write)
@@ -237,7 +236,7 @@ class ChangeLog:
 
     def _footer(self, path: Path) -> dict[bytes, bytes]:
         with _readable(path):
-            metadata: dict[bytes, bytes] | None = pq.read_metadata(path).metadata
+            metadata: dict[bytes, bytes] | None = _parquet().read_metadata(path).metadata
         if not metadata or _KEY not in metadata:
             raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
         return metadata
@@ -246,6 +245,13 @@ class ChangeLog:
         raw = json.loads(self._footer(path)[_KEY])
         watermark = load_watermark(json.dumps(raw.pop("watermark")))
         return Metadata(watermark=watermark, **raw)
+
+
+def _parquet() -> Any:
+    # Imported when a segment is read or written: a run that finds nothing new does neither.
+    import pyarrow.parquet
+
+    return pyarrow.parquet
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ footer (`recovery.py`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+import functools
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,7 @@ def poll(
     mark = store.watermark(tracked.name) or fresh_watermark(tracked)
     check_settings(tracked, mark)
     with connector.snapshot(), Reader(connector) as reader:
+        fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
         view = connector.horizon(tracked, mark.memory)
         resumed = mark.progress is not None
@@ -60,7 +62,7 @@ def poll(
             if mark.progress is None:
                 mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
             while mark.progress is not None:
-                step, mark = _page(reader, tracked, log, store, mark)
+                step, mark = _page(reader, tracked, log, store, mark, fits=fits)
                 yield dataclasses.replace(step, done=step.done and not resumed, expected=expected)
             if not resumed:
                 return
@@ -117,7 +119,13 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
 
 
 def _page(
-    reader: Reader, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
+    reader: Reader,
+    tracked: Tracked,
+    log: ChangeLog,
+    store: WatermarkStore,
+    mark: Watermark,
+    *,
+    fits: Callable[[], None],
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
@@ -133,6 +141,7 @@ def _page(
     after = advance(tracked, mark, last, full=full, added=len(remembered))
     offset = None
     if len(fresh):
+        fits()
         offset = after.offset + 1
         after = dataclasses.replace(after, offset=offset)
         origin = "soft_delete" if scan.name == "deleted" else "poll"

@@ -47,7 +47,8 @@ class Rows:
             return self
         return Rows(
             self.tracked,
-            self.data.filter(pa.array(mask)),
+            # A list: pyarrow looks at an array of numpy's through numpy.ma, which takes longer to import than it saves.
+            self.data.filter(pa.array(mask.tolist(), pa.bool_())),
             self.updated[mask],
             None if self.created is None else self.created[mask],
             None if self.deleted is None else self.deleted[mask],

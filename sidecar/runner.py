@@ -12,7 +12,7 @@ from sidecar import consumers, faults, feed, retention
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Tracked
-from sidecar.poll import Step, check_schema, poll
+from sidecar.poll import Step, poll
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 
 if TYPE_CHECKING:
@@ -153,7 +153,6 @@ class Runner:
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
         log = self.sidecar.log(tracked.name)
-        check_schema(tracked, log)
         for step in poll(connector, tracked, log, store):
             result.add(step)
             if self.on_step is not None:
