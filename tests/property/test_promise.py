@@ -7,6 +7,7 @@ process is restarted with its state or without. A failure prints the steps, whic
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from tests.property.world import KEYS, LOOKBACK, Follower, Open, PostgresWorld, 
 from tests.servers import Database
 
 SETTINGS = settings(
-    max_examples=40,
+    max_examples=200 if os.environ.get("SIDECAR_SOAK") else 12,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

@@ -79,6 +79,8 @@ class Follower:
         self.log = ChangeLog(self.folder / "log", self.tracked.name)
         self.store: WatermarkStore = RocksDBWatermarkStore(self.folder / "db", create=True)
         self.closed: dict[str, int] = {}
+        self._changes: list[dict[str, Any]] = []
+        self._read = 0
 
     def poll(self, pages: int | None = None) -> None:
         """Poll to the end, or drop the poll after some pages."""
@@ -101,7 +103,11 @@ class Follower:
         self.connector = self.world.connector()
 
     def changes(self) -> list[dict[str, Any]]:
-        return list(self.log.rows())
+        """Return the whole log; segments never change, so each is read once."""
+        last = self.log.last()
+        self._changes.extend(self.log.rows(self._read, last))
+        self._read = last
+        return self._changes
 
     def fold(self) -> dict[int, tuple[int, bool]]:
         """Return the log folded by key: key → (version, deleted)."""
