@@ -86,6 +86,8 @@ class SQLiteConnector(SourceConnector):
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         with self._lock, self.file.reading(tracked.name) as connection:
+            if tracked.deleted_when:
+                _check_condition(connection, tracked)
             memory = self._cursors.recalled(connection, tracked, memory)
         now = self.source.clock.now()
         return Horizon(now=now, settled=now, memory=memory)
@@ -125,6 +127,8 @@ class SQLiteConnector(SourceConnector):
         with self._lock:
             self.file.look()
             with self.file.reading(tracked.name) as connection:
+                if tracked.deleted_when:
+                    _check_condition(connection, tracked)
                 return findings(connection, tracked, self._cursors, self.source.clock.now())
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StateDamaged,
         StateHeld,
     )
-    from sidecar.model import Column, Horizon, Page, Table
+    from sidecar.model import Column, Horizon, Page, Pass, Table, Tracked
     from sidecar.project import Sidecar
     from sidecar.project import open_project as open
     from sidecar.sinks import Batch
@@ -37,6 +37,7 @@ _WHERE = {
     "LogTruncated": "errors",
     "MemoryWatermarkStore": "state",
     "Page": "model",
+    "Pass": "model",
     "RocksDBWatermarkStore": "state",
     "SchemaChanged": "errors",
     "SettingsError": "errors",
@@ -49,6 +50,7 @@ _WHERE = {
     "StateDamaged": "errors",
     "StateHeld": "errors",
     "Table": "model",
+    "Tracked": "model",
     "WatermarkStore": "state",
 }
 
@@ -62,6 +64,7 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "LogTruncated",
     "MemoryWatermarkStore",
     "Page",
+    "Pass",
     "RocksDBWatermarkStore",
     "SchemaChanged",
     "SettingsError",
@@ -74,8 +77,13 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "StateDamaged",
     "StateHeld",
     "Table",
+    "Tracked",
     "WatermarkStore",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> object:

@@ -79,7 +79,7 @@ class ChangeLog:
         if path is None:
             return None
         with _readable(path):
-            return _parquet().ParquetFile(path).read().replace_schema_metadata(None)
+            return _parquet().ParquetFile(path, page_checksum_verification=True).read().replace_schema_metadata(None)
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
@@ -90,7 +90,7 @@ class ChangeLog:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
         for segment in self.list(since, until):
             with _readable(segment.path):
-                batches = _parquet().ParquetFile(segment.path).iter_batches()
+                batches = _parquet().ParquetFile(segment.path, page_checksum_verification=True).iter_batches()
             while True:
                 with _readable(segment.path):
                     batch = next(batches, None)
@@ -171,7 +171,11 @@ class ChangeLog:
             yield watermark, remembered
         for segment in self._segments():
             if segment.offset > after:
-                yield self._metadata(segment.path).watermark, _unpack(self._footer(segment.path).get(_RECENT, b""))
+                try:
+                    recent = _unpack(self._footer(segment.path).get(_RECENT, b""))
+                except (ValueError, IndexError) as error:
+                    raise StateDamaged(f"{segment.path}: its footer is damaged. Restore it from a copy.") from error
+                yield self._metadata(segment.path).watermark, recent
 
     def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
@@ -242,9 +246,13 @@ class ChangeLog:
         return metadata
 
     def _metadata(self, path: Path) -> Metadata:
-        raw = json.loads(self._footer(path)[_KEY])
-        watermark = load_watermark(json.dumps(raw.pop("watermark")))
-        return Metadata(watermark=watermark, **raw)
+        footer = self._footer(path)
+        try:
+            raw = json.loads(footer[_KEY])
+            watermark = load_watermark(json.dumps(raw.pop("watermark")))
+            return Metadata(watermark=watermark, **raw)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateDamaged(f"{path}: its footer is damaged: {error}. Restore it from a copy.") from error
 
 
 def _parquet() -> Any:
@@ -274,7 +282,7 @@ def _pack(remembered: Remembered) -> bytes:
 
 
 def _unpack(text: bytes) -> Remembered:
-    raw, found, at = base64.b64decode(text), {}, 0
+    raw, found, at = base64.b64decode(text, validate=True), {}, 0
     while at < len(raw):
         size = raw[at + 16]
         found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]

@@ -173,11 +173,11 @@ def changes(
 
     with opened(config, read_only=True) as sc:
         log = sc.log(logged(sc, table))
-        if format_ == "table" and since is None and limit is None:
-            found, more = show.newest(log, SHOWN)
+        if format_ == "table" and since is None:
+            found, more = show.newest(log, limit or SHOWN)
             printed(show.changes_table(found))
             if more:
-                print(f"The newest {SHOWN}; --since 0 --limit N begins at the beginning.", file=sys.stderr)
+                print(f"The newest {limit or SHOWN}; --since 0 begins at the beginning.", file=sys.stderr)
             return
         rows = show.changes(log, log.floor() if since is None else since, limit)
         if format_ == "table":

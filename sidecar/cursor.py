@@ -59,9 +59,7 @@ def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) 
         days = pc.cast(pc.cast(values, pa.date32()), pa.int32())
         ints = pc.add(pc.multiply(pc.cast(days, pa.int64()), DAY), DAY - 1)
     elif pa.types.is_floating(type_):
-        far = 9.2e18  # within 64 bits; a finite number that large is no time
-        scaled = pc.min_element_wise(pc.max_element_wise(pc.multiply(values, float(SECOND)), -far), far)
-        ints = pc.if_else(pc.is_valid(values), pc.cast(pc.round(scaled), pa.int64(), safe=False), None)
+        return _from_reals(values)
     elif pa.types.is_integer(type_):
         ints = pc.cast(values, pa.int64())
     else:
@@ -83,7 +81,7 @@ def from_text(value: str, timezone: str | None = None) -> int | None:
     if (len(text) > 20 and text[-6] == " ") or text[-7:-6] == " ":
         # An offset that stands apart, as Go and Sequelize write it.
         date, _, offset = text.rpartition(" ")
-        text = date + offset if offset[0] in "+-" else text
+        text = date + offset if offset[:1] in ("+", "-") else text
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -91,7 +89,10 @@ def from_text(value: str, timezone: str | None = None) -> int | None:
     if moment.tzinfo is not None:
         if timezone is None:
             return micros(moment)
-        moment = moment.astimezone(ZoneInfo(timezone)).replace(tzinfo=None)
+        try:
+            moment = moment.astimezone(ZoneInfo(timezone)).replace(tzinfo=None)
+        except OverflowError:
+            return None
     found = (moment - _NAIVE_EPOCH) // timedelta(microseconds=1)
     if len(text) == 10:
         return found + DAY - 1
@@ -181,6 +182,20 @@ def _filled(ints: pa.ChunkedArray | pa.Array) -> Integers:
         else pc.fill_null(ints, NONE).to_numpy()
     )
     return array
+
+
+def _from_reals(values: pa.ChunkedArray | pa.Array) -> Integers:
+    """Return reals in millionths; what is no finite 64-bit number of them is a time that moves nothing."""
+    raw = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+    scaled = np.round(raw.astype(np.float64) * SECOND)
+    inside = np.abs(scaled) < 9.2e18
+    found: Integers = np.where(inside, scaled, 0).astype(np.int64)
+    found[~inside] = INFINITY
+    found[np.isneginf(raw.astype(np.float64))] = NONE + 1
+    found[
+        values.is_null().to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.is_null().to_numpy()
+    ] = NONE
+    return found
 
 
 def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers:

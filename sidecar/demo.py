@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 REST = 0.3
-MARK = "# Made by `sidecar demo`, which may replace all of this folder's content.\n*\n"
+MARK = "# Made by `sidecar demo`, which makes its database, settings, log and tables anew when it runs again.\n*\n"
+_MADE = ("shop.db", "shop.db-wal", "shop.db-shm", "sidecar.toml", ".sidecar", "lake")
 LITTLE = {
     # A few thousand rows are a task's work, not eight tasks'.
     "spark.sql.shuffle.partitions": "1",
@@ -73,7 +74,11 @@ def _make_project(folder: Path, clock: Clock) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not mark.is_file() or mark.read_text() != MARK:
             raise SettingsError(f"{folder} exists, and is none of the demo's; name another folder: sidecar demo FOLDER")
-        shutil.rmtree(folder)
+        # What somebody has added to it stays; what the demo makes is made anew.
+        for made in _MADE:
+            path = folder / made
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        print(f"{folder} is there from an earlier demo: its database, settings, log and tables begin anew.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark.write_text(MARK)

@@ -29,7 +29,8 @@ def dataframe(
     columns = spark_schema(newest)
     if not segments:
         return spark.createDataFrame([], columns)
-    return spark.read.schema(columns).parquet(*(str(s.path) for s in segments))
+    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
+    return reader.parquet(*(str(s.path) for s in segments))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -16,8 +16,8 @@ from sidecar import cursor
 from sidecar.clock import SECOND
 from sidecar.model import CursorKind, Horizon, Pass, PassMark, Position, Tracked
 
-TICK = 2 * SECOND
-"""Text and whole-second numbers stand still for a second; no lookback may be shorter than that, with a margin."""
+TICK = SECOND
+"""Text and whole-second numbers stand still for a second: a stamp may be that much older than it was late."""
 
 _KEPT = 32
 
@@ -34,7 +34,7 @@ def kind_of(tracked: Tracked, scan: Pass) -> CursorKind:
 def lookback(tracked: Tracked, kind: CursorKind) -> int:
     """Return the effective lookback in microseconds."""
     coarse = kind == "text" or tracked.unit == "s" or (kind in ("number", "real") and tracked.unit is None)
-    return max(tracked.lookback, TICK) if coarse else tracked.lookback
+    return tracked.lookback + TICK if coarse else tracked.lookback
 
 
 def close(mark: PassMark, greatest: int | None, horizon: Horizon, tracked: Tracked, scan: Pass) -> PassMark:

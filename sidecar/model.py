@@ -21,6 +21,9 @@ PassName: TypeAlias = Literal["updated", "deleted", "created", "unstamped"]
 CursorKind: TypeAlias = Literal["instant", "reading", "number", "real", "text"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
+PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped")
+"""The passes in the order in which a poll makes them."""
+
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
 
@@ -135,7 +138,8 @@ class Page:
     `closed` holds, by pass, the cursor value up to which rows are never read again (None: read from the start). The
     connector selects the pass's rows with `cursor > closed[pass]`; it may send a few at or below it, and rows that an
     earlier pass of the same poll reads: both are dropped by exact comparison when they arrive.
-    `since` is the connector's own version floor of the previous poll; rows with an older version need not be sent.
+    A value of -2**63 is below all. `since` is the connector's own version floor of the previous poll; rows with an
+    older version need not be sent.
     """
 
     tracked: Tracked

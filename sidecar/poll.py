@@ -24,7 +24,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, ceiling
 from sidecar.errors import SchemaChanged, SettingsError
-from sidecar.model import METADATA, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
+from sidecar.model import METADATA, PASSES, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -56,10 +56,10 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
-        view = connector.horizon(tracked, mark.memory)
         resumed = mark.progress is not None
         while True:
             if mark.progress is None:
+                view = connector.horizon(tracked, mark.memory)
                 mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
             while mark.progress is not None:
                 step, mark = _page(reader, tracked, log, store, mark, fits=fits)
@@ -72,7 +72,9 @@ def poll(
 
 def settings(tracked: Tracked) -> str:
     """Return what a watermark depends on: under other keys or cursors it would mean something else."""
-    return f"{','.join(tracked.key)} by {tracked.updated_at}, {tracked.created_at}, {tracked.deleted_at}"
+    kind = horizon.kind_of(tracked, tracked.passes[0])
+    units = ", ".join(v for v in (kind, tracked.unit, tracked.timezone) if v)
+    return f"{','.join(tracked.key)} by {tracked.updated_at} ({units}), {tracked.created_at}, {tracked.deleted_at}"
 
 
 def fresh_watermark(tracked: Tracked) -> Watermark:
@@ -129,7 +131,12 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    scan = next(p for p in tracked.passes if p.name == progress.scan)
+    scan = next((p for p in tracked.passes if p.name == progress.scan), None)
+    if scan is None:
+        # The table's columns have changed under an interrupted poll, and this pass is none any more.
+        after = advance(tracked, mark, None, full=False, added=0)
+        store.save(tracked.name, after, {})
+        return Step(tracked.name, 0, 0, None, after.progress is None), after
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
     faults.point("page-read")
@@ -194,12 +201,11 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
     assert progress is not None
     closing = dict(progress.closing)
     if last is not None:
-        closing[progress.scan] = horizon.ended(closing[progress.scan], last)
+        closing[progress.scan] = horizon.ended(closing.get(progress.scan, PassMark()), last)
     mark = dataclasses.replace(mark, added=mark.added + added)
     if full:
         return dataclasses.replace(mark, progress=dataclasses.replace(progress, closing=closing, after=last))
-    names = [p.name for p in tracked.passes]
-    following = names[names.index(progress.scan) + 1 :]
+    following = [p.name for p in tracked.passes if PASSES.index(p.name) > PASSES.index(progress.scan)]
     if following:
         ahead = dataclasses.replace(progress, closing=closing, scan=following[0], after=None)
         return dataclasses.replace(mark, progress=ahead)

@@ -6,10 +6,13 @@ over the log. What polls without changes had learned since is lost with RocksDB 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections.abc import Mapping
 
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
+from sidecar.model import PassMark, PassName, Watermark
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
@@ -31,7 +34,30 @@ def recover(log: ChangeLog, store: WatermarkStore) -> int:
     applied = 0
     if last > known:
         for watermark, remembered in log.replay(known):
-            store.save(log.table, watermark, remembered)
+            store.save(log.table, _not_below(watermark, mark), remembered)
             applied += 1
         log_.info("table=%s rolled_forward=%d from=%d to=%d", log.table, applied, known, last)
     return applied
+
+
+def _not_below(watermark: Watermark, known: Watermark | None) -> Watermark:
+    """Return *watermark* closed no less than *known* is: what lay below that has been forgotten, and stays closed.
+
+    It matters where an older database comes back to a log that has been rebuilt from in the meantime.
+    """
+    if known is None:
+        return watermark
+    progress = watermark.progress
+    if progress is not None:
+        progress = dataclasses.replace(progress, closing=_raised(progress.closing, known.marks))
+    since = max((s for s in (watermark.since, known.since) if s is not None), default=None)
+    marks = _raised(watermark.marks, known.marks)
+    return dataclasses.replace(watermark, marks=marks, since=since, progress=progress)
+
+
+def _raised(marks: Mapping[PassName, PassMark], known: Mapping[PassName, PassMark]) -> dict[PassName, PassMark]:
+    raised = {}
+    for name, mark in marks.items():
+        closed = [m.closed for m in (mark, known.get(name, mark)) if m.closed is not None]
+        raised[name] = dataclasses.replace(mark, closed=max(closed, default=None))
+    return raised

@@ -58,7 +58,7 @@ class Rows:
 
     def keys(self) -> list[bytes]:
         """Return 16 bytes for each row's key: the key itself where it is one integer, else a digest."""
-        if len(self.tracked.key) == 1 and pa.types.is_integer(self.data.schema.field(self.tracked.key[0]).type):
+        if len(self.tracked.key) == 1 and pa.types.is_signed_integer(self.data.schema.field(self.tracked.key[0]).type):
             column = self.data.column(self.tracked.key[0])
             raw = pc.cast(column, pa.int64()).to_numpy().astype(">i8").tobytes()
             return [_INTEGER + raw[at : at + 8] for at in range(0, len(raw), 8)]
@@ -111,7 +111,10 @@ def above(rows: Rows, page: Page) -> Rows:
     value = closed.get(scan.name)
     if own is not None and value is not None:
         mask &= own > value
+    if rows.version is not None and page.since is not None:
+        mask &= rows.version >= page.since
     if scan.name == "deleted":
+        mask &= rows.gone
         mask &= ~_reached(rows.updated, closed.get("updated"))
     if scan.name in ("created", "unstamped") and rows.deleted is not None:
         mask &= ~(rows.gone & _reached(rows.deleted, closed.get("deleted")))

@@ -61,6 +61,7 @@ class Runner:
     stop: threading.Event | None = None
     on_step: Callable[[Step], None] | None = None
     _own_spark: bool = False
+    _stale: bool = False
     _quiet: dict[str, object] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -102,6 +103,9 @@ class Runner:
         return results
 
     def _round(self) -> None:
+        if self._stale:
+            self.sidecar.refresh()
+            self._stale = False
         try:
             tables = list(self.sidecar.tracked.values())
         except SourceUnavailable as error:
@@ -131,8 +135,8 @@ class Runner:
         except SidecarError as error:
             result.error = error
             self._failed(tracked.name, error)
-            # What the source was described as may be what is wrong: look again before the next poll.
-            self.sidecar.refresh()
+            # What the source was described as may be what is wrong: look again before the next round.
+            self._stale = True
         else:
             store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began

@@ -21,7 +21,7 @@ from sidecar.files import filename
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml"})
+FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml", "text"})
 """Formats whose table is a folder of files, so that a batch can be moved in as files of its own name."""
 
 
@@ -118,13 +118,16 @@ class FormatSink(_Common):
         writer.mode("append").save(target)
 
     def _holds(self, frame: DataFrame, target: str | None, batch: Batch, version: str) -> bool:
+        from pyspark.errors import AnalysisException, UnsupportedOperationException
+
         try:
             held = frame.sparkSession.read.format(self.format).options(**self.options).load(target)
             if version not in held.columns:
                 return False
             return not held.where(f"`{version}` BETWEEN {batch.first} AND {batch.last}").isEmpty()
-        except Exception:
-            # Nothing there yet, or a format that only writes.
+        except (AnalysisException, UnsupportedOperationException):
+            # Nothing there yet, or a format that only writes. Anything else is a target that cannot be read now: the
+            # batch waits, rather than being written twice.
             return False
 
 
@@ -169,8 +172,14 @@ def failing_as(sink: Sink, batch: Batch) -> Iterator[None]:
     except SidecarError:
         raise
     except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), "") or type(error).__name__
         raise SinkError(
-            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: '
-            f"{type(error).__name__}: {reason}. The batch is tried again at the next run."
+            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {_reason(error)}. '
+            "The batch is tried again at the next run."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return in one line why *error* happened; of an error in the JVM, what the JVM says."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
+    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-SINK_POINTS = ("batch-intended", "batch-staged", "batch-moved", "position-filed", "position-saved")
+SINK_POINTS = ("batch-intended", "batch-staged", "batch-moved", "sink-committed", "position-filed", "position-saved")
 
 
 def main(settings: Path, source: Path, points: list[str]) -> None:
