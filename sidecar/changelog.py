@@ -50,6 +50,7 @@ class Metadata:
     origin: str
     schema_version: int
     watermark: Watermark
+    moved: bool = False
 
 
 Segments: TypeAlias = list[Segment]
@@ -122,6 +123,7 @@ class ChangeLog:
         *,
         committed: int,
         origin: str,
+        moved: bool = False,
     ) -> Segment:
         """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
         make_folder(self.folder)
@@ -132,6 +134,7 @@ class ChangeLog:
             "committed": committed,
             "origin": origin,
             "schema_version": 1,
+            "moved": moved,
             "watermark": json.loads(dump_watermark(watermark)),
         }
         stamped = changes.replace_schema_metadata(
@@ -160,22 +163,24 @@ class ChangeLog:
             if segment.offset <= floor:
                 segment.path.unlink(missing_ok=True)
 
-    def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered]]:
+    def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered, bool]]:
         """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
 
-        Begins with the floor's where retention has dropped segments after *after*.
+        Begins with the floor's where retention has dropped segments after *after*. The third value is true where the
+        watermark was moved by hand: what had been remembered up to there counts no more.
         """
         floor, watermark, remembered = self._read_floor()
         if after < floor and watermark is not None:
             after = watermark.offset
-            yield watermark, remembered
+            yield watermark, remembered, True
         for segment in self._segments():
             if segment.offset > after:
                 try:
                     recent = _unpack(self._footer(segment.path).get(_RECENT, b""))
                 except (ValueError, IndexError) as error:
                     raise StateDamaged(f"{segment.path}: its footer is damaged. Restore it from a copy.") from error
-                yield self._metadata(segment.path).watermark, recent
+                metadata = self._metadata(segment.path)
+                yield metadata.watermark, recent, metadata.moved
 
     def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""

@@ -28,6 +28,13 @@ def recover(log: ChangeLog, store: WatermarkStore) -> None:
             raise StateDamaged(f"{path}: not a readable position: {error}. Restore it from a copy.") from error
         if store.position(log.table, consumer) != position:
             store.save_position(log.table, consumer, position)
+        reached, last = max(position.acknowledged, position.intended or 0), log.last()
+        if reached > last:
+            raise StateDamaged(
+                f'{log.folder}: ends at offset {last}, but sink "{consumer}" has had {reached}: segments are missing. '
+                "Put them back; or give these changes up and read the whole table again: "
+                f"sidecar watermark reset {log.table}"
+            )
 
 
 def intend(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> ConsumerPosition:

@@ -131,7 +131,8 @@ def parse(text: str, tracked: Tracked, kind_: CursorKind) -> int | None:
     if kind_ not in ("number", "real"):
         return from_text(text, tracked.timezone)
     try:
-        return int(text) if kind_ == "number" else round(float(text) * SECOND)
+        found = int(text) if kind_ == "number" else round(float(text) * SECOND)
+        return found if abs(found) < INFINITY - 1 else None
     except (ValueError, OverflowError):
         return None
 

@@ -139,7 +139,7 @@ class Page:
     connector selects the pass's rows with `cursor > closed[pass]`; it may send a few at or below it, and rows that an
     earlier pass of the same poll reads: both are dropped by exact comparison when they arrive.
     A value of -2**63 is below all. `since` is the connector's own version floor of the previous poll; rows with an
-    older version need not be sent.
+    older version are not to be sent.
     """
 
     tracked: Tracked

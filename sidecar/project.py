@@ -142,7 +142,13 @@ class Sidecar:
             raise SettingsError(
                 f'"{value}" is no value of table "{table}", column "{tracked.updated_at}"; write it {example}'
             )
-        marks: dict[PassName, PassMark] = {scan.name: PassMark(closed=closed) for scan in tracked.passes if scan.cursor}
+        before = self.store.watermark(tracked.name)
+        held = before.marks if before else {}
+        # What the value means in a column of another kind is not known: such a pass stays where it is.
+        marks: dict[PassName, PassMark] = {
+            scan.name: PassMark(closed=closed) if kind_of(tracked, scan) == kind else held.get(scan.name, PassMark())
+            for scan in tracked.passes
+        }
         return self._move(tracked, marks)
 
     def reset_watermark(self, table: str) -> Watermark:
@@ -199,12 +205,12 @@ class Sidecar:
         make_folder(self.root)
         for table in sorted({*self._logged(), *store.tables()}):
             log = self.log(table)
-            try:
-                recovery.recover(log, store)
-                consumers.recover(log, store)
-            except StateDamaged as error:
-                # One table's log: the others go on, and a reset of this one must be possible.
-                self.damaged[table] = error
+            for recover in (consumers.recover, recovery.recover):
+                try:
+                    recover(log, store)
+                except StateDamaged as error:
+                    # One table's log: the others go on, and a reset of this one must be possible.
+                    self.damaged[table] = error
 
     def _logged(self) -> list[str]:
         """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
@@ -230,9 +236,8 @@ class Sidecar:
             self._give_up(log, tracked)
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
-        forgotten = {key: b"" for key, _ in self.store.remembered(tracked.name)}
         empty = change_schema(tracked).empty_table()
-        log.append(offset, empty, mark, forgotten, committed=self.clock.now(), origin="poll")
+        log.append(offset, empty, mark, {}, committed=self.clock.now(), origin="poll", moved=True)
         self.store.save(tracked.name, mark, {}, forget_all=True)
         return mark
 

@@ -33,8 +33,9 @@ def recover(log: ChangeLog, store: WatermarkStore) -> int:
         )
     applied = 0
     if last > known:
-        for watermark, remembered in log.replay(known):
-            store.save(log.table, _not_below(watermark, mark), remembered)
+        for watermark, remembered, moved in log.replay(known):
+            mark = None if moved else mark
+            store.save(log.table, _not_below(watermark, mark), remembered, forget_all=moved)
             applied += 1
         log_.info("table=%s rolled_forward=%d from=%d to=%d", log.table, applied, known, last)
     return applied
@@ -50,7 +51,7 @@ def _not_below(watermark: Watermark, known: Watermark | None) -> Watermark:
     progress = watermark.progress
     if progress is not None:
         progress = dataclasses.replace(progress, closing=_raised(progress.closing, known.marks))
-    since = max((s for s in (watermark.since, known.since) if s is not None), default=None)
+    since = watermark.since if known.since is None or watermark.since is None else max(watermark.since, known.since)
     marks = _raised(watermark.marks, known.marks)
     return dataclasses.replace(watermark, marks=marks, since=since, progress=progress)
 

@@ -90,6 +90,9 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
             carried = CURSOR in data.column_names and name == page.scan.cursor
             stamps[name] = comparable(data.column(CURSOR if carried else name), tracked.timezone)
     deleted = stamps[tracked.deleted_at] if tracked.deleted_at else None
+    if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
+        # A placeholder is no deletion's time: the deleted pass does not meet such a row, whatever `deleted_when` says.
+        deleted = np.where(_among(data.column(tracked.deleted_at), tracked.not_deleted), NONE, deleted)
     version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
     rows = Rows(
         tracked,
@@ -111,8 +114,6 @@ def above(rows: Rows, page: Page) -> Rows:
     value = closed.get(scan.name)
     if own is not None and value is not None:
         mask &= own > value
-    if rows.version is not None and page.since is not None:
-        mask &= rows.version >= page.since
     if scan.name == "deleted":
         mask &= rows.gone
         mask &= ~_reached(rows.updated, closed.get("updated"))
@@ -186,8 +187,13 @@ def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
         return flags
     if deleted is None or tracked.deleted_at is None:
         return np.zeros(len(data), dtype=bool)
-    values: list[Scalar] = codec.plain(data.column(tracked.deleted_at))
-    return np.fromiter((v is not None and v not in tracked.not_deleted for v in values), bool, len(values))
+    column = data.column(tracked.deleted_at)
+    return ~_among(column, (None, *tracked.not_deleted))
+
+
+def _among(column: pa.ChunkedArray, some: tuple[Scalar, ...]) -> Flags:
+    values = codec.plain(column)
+    return np.fromiter((v in some for v in values), bool, len(values))
 
 
 def _check_keys(tracked: Tracked, data: pa.Table) -> None:

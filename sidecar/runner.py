@@ -14,6 +14,7 @@ from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
+from sidecar.state import ConsumerPosition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,14 +104,7 @@ class Runner:
         return results
 
     def _round(self) -> None:
-        if self._stale:
-            self.sidecar.refresh()
-            self._stale = False
-        try:
-            tables = list(self.sidecar.tracked.values())
-        except SourceUnavailable as error:
-            self._failed("source", error)
-            return
+        tables = self._tables()
         sinks = list(self._sinks())
         for tracked in tables:
             if self._stopping():
@@ -120,6 +114,23 @@ class Runner:
                 if not self._stopping():
                     self._deliver(sink, tracked)
             self._retain(tracked, sinks)
+
+    def _tables(self) -> list[Tracked]:
+        """Return the followed tables; after a failure, as the source describes them now, if it can."""
+        known = self.sidecar.__dict__.get("tracked")
+        if self._stale:
+            self.sidecar.refresh()
+            self._stale = False
+        try:
+            return list(self.sidecar.tracked.values())
+        except SidecarError as error:
+            if known is None and not isinstance(error, SourceUnavailable):
+                raise
+            # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
+            self._failed("source", error)
+            self._stale = True
+            self.sidecar.__dict__["tracked"] = known or {}
+            return list((known or {}).values())
 
     # -- one table -----------------------------------------------------------------------------------------------------
 
@@ -197,6 +208,14 @@ class Runner:
             return
         store, log = self.sidecar.store, self.sidecar.log(tracked.name)
         position = store.position(tracked.name, sink.name)
+        if position == ConsumerPosition() and log.floor():
+            log_.warning(
+                "table=%s sink=%s is new, and changes up to offset %d are gone by retention: it begins behind them. "
+                "For all rows: sidecar watermark reset %s",
+                tracked.name, sink.name, log.floor(), tracked.name,
+            )  # fmt: skip
+            consumers.acknowledge(log, store, sink.name, log.floor())
+            position = store.position(tracked.name, sink.name)
         mark = store.watermark(tracked.name)
         until = position.intended or (mark.offset if mark else 0)
         if until <= position.acknowledged:
@@ -237,10 +256,13 @@ class Runner:
 
     def _retain(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
         kept = self.sidecar.settings.state.retention
-        if kept is not None:
+        if kept is not None and tracked.name not in self.sidecar.damaged:
             names = [s.name for s in sinks if self._wants(s, tracked)]
             before = self.sidecar.clock.now() - kept
-            retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
+            try:
+                retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
+            except SidecarError as error:
+                self._failed(tracked.name, error)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

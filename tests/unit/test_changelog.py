@@ -80,8 +80,8 @@ def test_what_is_remembered_comes_back_byte_for_byte(remembered: dict[bytes, byt
 
 def test_a_replay_begins_after_what_is_known(tmp_path: Path) -> None:
     log = fill(ChangeLog(tmp_path, "t"), 3)
-    assert [m.offset for m, _ in log.replay(1)] == [2, 3]
-    assert list(log.replay(2)) == [(mark(3), {b"\x03" * 16: b"token 3"})]
+    assert [m.offset for m, _, _ in log.replay(1)] == [2, 3]
+    assert list(log.replay(2)) == [(mark(3), {b"\x03" * 16: b"token 3"}, False)]
 
 
 def test_what_a_killed_writer_left_is_swept_up_and_never_read(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_rebuild_after_a_drop_begins_with_what_the_floor_took_over(tmp_path: P
     log = fill(ChangeLog(tmp_path, "t"), 5)
     everything = {bytes([n]) * 16: b"t" for n in range(1, 5)}
     log.drop(2, mark(4), everything)
-    assert [(m.offset, dict(r)) for m, r in log.replay(0)] == [(4, everything), (5, {b"\x05" * 16: b"token 5"})]
-    assert [m.offset for m, _ in log.replay(3)] == [4, 5]
+    assert [(m.offset, dict(r)) for m, r, _ in log.replay(0)] == [(4, everything), (5, {b"\x05" * 16: b"token 5"})]
+    assert [m.offset for m, _, _ in log.replay(3)] == [4, 5]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 100, -1, -8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from sidecar import recovery
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
+from sidecar.model import PassMark, PassName
 from sidecar.state import MemoryWatermarkStore
 from tests.unit.test_changelog import changes, fill, mark
 
@@ -82,3 +84,30 @@ def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
     (log.folder / ".x.tmp").write_text("-")
     recovery.recover(log, MemoryWatermarkStore())
     assert [p.name for p in log.folder.iterdir()] == [f"{1:020d}.parquet"]
+
+
+def test_a_watermark_moved_by_hand_is_moved_by_a_rebuild_too(tmp_path: Path) -> None:
+    """Killed between the segment and the state, a reset still takes effect, and what was remembered is forgotten."""
+    log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
+    closed: dict[PassName, PassMark] = {"updated": PassMark(closed=1_000)}
+    store.save("t", dataclasses.replace(mark(1), marks=closed, since=9), {KEY: b"delivered"})
+    log.append(1, changes(1), mark(1), {}, committed=1, origin="poll")
+    log.append(2, changes(0), dataclasses.replace(mark(2), marks={}), {}, committed=2, origin="poll", moved=True)
+    assert recovery.recover(log, store) == 1
+    found = store.watermark("t")
+    assert found is not None
+    assert (found.closed(), found.since) == ({}, None)
+    assert dict(store.remembered("t")) == {}
+
+
+def test_an_older_segment_never_opens_what_the_state_has_closed(tmp_path: Path) -> None:
+    """What lies below a closed value has been forgotten, so reading it again would deliver it again."""
+    log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
+    store.save("t", dataclasses.replace(mark(1), marks={"updated": PassMark(closed=1_000)}, since=9), {})
+    log.append(1, changes(1), mark(1), {}, committed=1, origin="poll")
+    lower = dataclasses.replace(mark(2), marks={"updated": PassMark(closed=500)}, since=4)
+    log.append(2, changes(1), lower, {}, committed=2, origin="poll")
+    recovery.recover(log, store)
+    found = store.watermark("t")
+    assert found is not None
+    assert (found.closed(), found.since) == ({"updated": 1_000}, 9)

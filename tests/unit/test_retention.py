@@ -63,7 +63,7 @@ def test_a_table_without_a_state_or_a_log_loses_nothing(tmp_path: Path) -> None:
 def test_a_state_of_any_age_is_rebuilt_over_the_floor(tmp_path: Path, known: int) -> None:
     log, store = ready(tmp_path)
     part = MemoryWatermarkStore()
-    for watermark, remembered in list(log.replay(0))[:known]:
+    for watermark, remembered, _ in list(log.replay(0))[:known]:
         part.save("t", watermark, remembered)
     drop_old(log, store, [], before=31)
     recovery.recover(log, part)

@@ -123,7 +123,7 @@ def written(path: Path, log: ChangeLog) -> tuple[Any, ...]:
         # Each opening flushes what the last one wrote into a table file.
         store = RocksDBWatermarkStore(path)
         known = store.watermark("t")
-        for watermark, remembered in log.replay(known.offset if known else 0):
+        for watermark, remembered, _ in log.replay(known.offset if known else 0):
             store.save("t", watermark, remembered)
             if watermark.offset % 4 == 0:
                 break
