@@ -155,6 +155,9 @@ def test_a_query_cancelled_in_mid_read_loses_nothing(tmp_path: Path, pg: Databas
         process = project.start("run", "--once")
         cancelled = 0
         clock = SystemClock()
+        # Once the first page is there, what is cancelled is a read of the table, not a look at the catalog.
+        while not list(tmp_path.rglob("clicks/*.parquet")) and process.poll() is None:
+            clock.sleep(0.002)
         while cancelled < 2 and process.poll() is None:
             found = s1.execute(
                 "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename = 'rc56_reader' AND state = 'active'"
