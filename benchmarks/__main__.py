@@ -67,7 +67,12 @@ def describe(bench: Bench) -> dict[str, object]:
             versions["postgresql"] = connection.info.parameter_status("server_version") or "?"
     return {
         "when": iso(SystemClock().now()),
-        "machine": {"cores": os.cpu_count(), "system": platform.system(), "architecture": platform.machine()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.system(),
+            "architecture": platform.machine(),
+            "load_before": os.getloadavg(),
+        },
         "versions": versions,
         "runs": bench.runs,
         "rows": {"small": bench.small, "large": bench.large},
