@@ -231,14 +231,15 @@ class Sidecar:
 
     def _move(self, tracked: Tracked, marks: Mapping[PassName, PassMark]) -> Watermark:
         """Store a moved watermark through the log, as an empty segment: so it, too, survives a lost RocksDB."""
-        log = self.log(tracked.name)
+        # First the lock, which opening the state takes: another process may be writing this log.
+        store, log = self.store, self.log(tracked.name)
         if tracked.name in self.damaged:
             self._give_up(log, tracked)
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
         empty = change_schema(tracked).empty_table()
         log.append(offset, empty, mark, {}, committed=self.clock.now(), origin="poll", moved=True)
-        self.store.save(tracked.name, mark, {}, forget_all=True)
+        store.save(tracked.name, mark, {}, forget_all=True)
         return mark
 
     def _give_up(self, log: ChangeLog, tracked: Tracked) -> None:

@@ -43,7 +43,7 @@ def test_a_table_with_the_usual_columns_needs_no_settings() -> None:
     assert (found.key, found.key_is_unique) == (("id",), True)
     assert (found.updated_at, found.created_at, found.deleted_at) == ("updated_at", "created_at", "deleted_at")
     assert [c.name for c in found.columns] == ["id", "created_at", "updated_at", "deleted_at"]
-    assert (found.lookback, found.tolerance, found.page_size, found.metadata_prefix) == (60_000_000, 0, 10_000, "_")
+    assert (found.lookback, found.tolerance, found.page_size, found.metadata_prefix) == (60_000_000, 0, 50_000, "_")
 
 
 def test_columns_that_are_only_usual_may_be_missing() -> None:
