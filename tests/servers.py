@@ -140,6 +140,12 @@ class Database:
         return connection
 
 
+def make(connection: psycopg.Connection[Any], *statements: str) -> None:
+    """Run *statements* one by one, whatever stands in them."""
+    for statement in statements:
+        connection.execute(statement.encode())
+
+
 @contextlib.contextmanager
 def fresh_database(server: Server) -> Iterator[Database]:
     """Make an empty database and its reader; at the end drop both, whatever is still connected or prepared there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -13,28 +12,11 @@ from connectors.postgres import PostgresConnector
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
 from sidecar.testing.contract import scan, tracked, values
-from tests.servers import Database
+from tests.servers import Database, make
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 STAMPS = "created_at timestamptz, updated_at timestamptz"
 AT = "'2024-05-01 10:00+00', '2024-05-01 10:00+00'"
-
-
-@pytest.fixture
-def admin(pg: Database) -> Connection:
-    return pg.connect()
-
-
-@pytest.fixture
-def connector(pg: Database) -> Iterator[PostgresConnector]:
-    found = PostgresConnector(Source(pg.reader_url))
-    yield found
-    found.close()
-
-
-def make(admin: Connection, *statements: str) -> None:
-    for statement in statements:
-        admin.execute(statement.encode())
 
 
 def grant(admin: Connection, pg: Database, what: str) -> None:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-import pytest
 
 from connectors.postgres import PostgresConnector
 from sidecar.clock import FakeClock, SystemClock
 from sidecar.connector import Finding, Source
 from sidecar.testing.contract import tracked
-from tests.servers import Database
+from tests.servers import Database, make
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 STAMPS = "created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL"
-
-
-@pytest.fixture
-def admin(pg: Database) -> Connection:
-    return pg.connect()
-
-
-@pytest.fixture
-def connector(pg: Database) -> Iterator[PostgresConnector]:
-    found = PostgresConnector(Source(pg.reader_url))
-    yield found
-    found.close()
-
-
-def make(admin: Connection, *statements: str) -> None:
-    for statement in statements:
-        admin.execute(statement.encode())
 
 
 def about(found: Sequence[Finding], words: str) -> Finding:

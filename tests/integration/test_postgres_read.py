@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,7 +21,7 @@ from sidecar.connector import Source
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Scalar, Tracked
 from sidecar.testing.contract import scan, tracked, values
-from tests.servers import Database
+from tests.servers import Database, make
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -48,23 +48,6 @@ ZOO = (
       (3, '\.', NULL, '-Infinity', '-0', '2024-05-01 10:00:00.5+00', '2024-05-01 10:00:00.5+00'),
       (4, 'NULL', NULL, '1e-45', '5e-324', '1969-12-31 23:59:59.999999+00', '1969-12-31 23:59:59.999999+00')""",
 )
-
-
-@pytest.fixture
-def admin(pg: Database) -> Connection:
-    return pg.connect()
-
-
-@pytest.fixture
-def connector(pg: Database) -> Iterator[PostgresConnector]:
-    found = PostgresConnector(Source(pg.reader_url))
-    yield found
-    found.close()
-
-
-def make(admin: Connection, *statements: str) -> None:
-    for statement in statements:
-        admin.execute(statement.encode())
 
 
 def first_page(followed: Tracked, name: str = "updated", limit: int = 100) -> Page:
