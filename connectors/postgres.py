@@ -31,6 +31,7 @@ class PostgresConnector(SourceConnector):
 
     scheme: ClassVar[str] = "postgresql"
     reads_ahead: ClassVar[bool] = True
+    loads_by_key: ClassVar[bool] = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)

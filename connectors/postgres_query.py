@@ -110,8 +110,8 @@ class Statements:
         """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""
         columns = self.columns()
         found = [types.wire(c, self.name(c.name), careful=careful) for c in columns]
-        cursor = self.page.scan.cursor
-        if careful and cursor is not None and types.is_time(cursor_column(self.tracked, cursor).arrow):
+        cursor = self.page.scan.cursor or self.tracked.updated_at
+        if careful and types.is_time(cursor_column(self.tracked, cursor).arrow):
             expression = types.comparable(column(self.tracked, cursor).arrow, self.name(cursor))
             found.append(Wire(CURSOR, expression, pa.int64(), pa.int64()))
         if self.versioned:

@@ -238,7 +238,9 @@ def finish(statements: Statements, wires: Sequence[Wire], raw: pa.Table) -> pa.T
     if CURSOR in columns:
         far = pc.equal(columns[CURSOR], types.TOO_FAR)
         if pc.any(far).as_py():
-            raise refuse(str(scan.cursor), "holds a time after the year 294246, which 64 bits cannot carry", far)
+            raise refuse(
+                scan.cursor or tracked.updated_at, "holds a time after the year 294246, which 64 bits cannot carry", far
+            )
     if VERSION in columns:
         columns[VERSION] = _versions(columns[VERSION], statements.xmax)
     names = [*(c.name for c in statements.columns()), *(n for n in (CURSOR, VERSION, DELETED) if n in columns)]

@@ -46,6 +46,7 @@ class SQLiteConnector(SourceConnector):
     """
 
     reads_ahead = True
+    loads_by_key = True
     scheme = "sqlite"
 
     def __init__(self, source: Source) -> None:

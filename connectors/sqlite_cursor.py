@@ -164,10 +164,13 @@ class Cursors:
         }
 
     def saw(self, page: Page, data: pa.Table) -> None:
-        """Take note of offsets in a page's cursor column, and warn of the first text there that is no time."""
-        name, tracked = page.scan.cursor, page.tracked
-        if name is None or not _is_text(tracked, name) or not len(data):
-            return
+        """Take note of offsets in a page's cursor columns, and warn of the first text there that is no time."""
+        tracked = page.tracked
+        for scan in tracked.passes if page.scan.cursor is None else (page.scan,):
+            if scan.cursor is not None and _is_text(tracked, scan.cursor) and len(data):
+                self._saw(tracked, scan.cursor, data)
+
+    def _saw(self, tracked: Tracked, name: str, data: pa.Table) -> None:
         values = data.column(name)
         odd = _unlike(values, _READING if tracked.timezone else _UTC)
         if odd is None:
@@ -181,7 +184,8 @@ class Cursors:
             rest.filter(pc.invert(zoned)).to_pylist(),
             strict=True,
         ):
-            if cursor.from_text(value, tracked.timezone) is None:
+            listed = name == tracked.deleted_at and value in tracked.not_deleted
+            if not listed and cursor.from_text(value, tracked.timezone) is None:
                 self._warn(tracked, name, key_of(tracked, data, index))
                 return
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sidecar.model import Horizon, PassMark, Position, Progress, Scalar, Watermark
 
-FORMAT = 1
+FORMAT = 2
 
 
 def pack(values: Sequence[Scalar]) -> str:
@@ -104,14 +104,14 @@ def load_watermark(text: str | bytes) -> Watermark:
 
 
 def _dump_mark(mark: PassMark) -> list[object]:
-    return [mark.closed, mark.greatest, _dump_position(mark.last)]
+    return [mark.closed, mark.greatest]
 
 
 def _load_mark(raw: list[object]) -> PassMark:
-    closed, greatest, last = raw
+    closed, greatest = raw
     assert closed is None or isinstance(closed, int)
     assert isinstance(greatest, list)
-    return PassMark(closed, tuple((when, value) for when, value in greatest), _load_position(last))
+    return PassMark(closed, tuple((when, value) for when, value in greatest))
 
 
 def _dump_progress(progress: Progress) -> dict[str, object]:

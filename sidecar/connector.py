@@ -63,6 +63,10 @@ class SourceConnector(ABC):
     """Whether `read` may be called from another thread (never two calls at once): the next page is then fetched while
     the last one is written."""
 
+    loads_by_key: ClassVar[bool] = False
+    """Whether `read` takes the pass "all": every row, in order of the primary key. The first poll of a table is then
+    that one pass, faster where rows lie on disk about in this order; else it is made of the usual ones."""
+
     def __init__(self, source: Source) -> None:
         self.source = source
 
@@ -78,11 +82,14 @@ class SourceConnector(ABC):
     def read(self, page: Page) -> pa.Table:
         """Return *page*'s rows in its order: `cursor > closed`, strictly after the position, at most `limit`.
 
+        A pass without a cursor is in order of the key, and its positions are keys.
+
         Columns: those of `page.tracked.columns` in order, with their `arrow` types, then any other column needed (key,
         `updated_at`, `created_at`, `deleted_at`), then optionally
 
         sidecar:cursor   int64; the pass's cursor as a comparable integer, where the column itself cannot carry it
-                         (`infinity` is `INFINITY`). It then stands in positions in place of the column's value.
+                         (`infinity` is `INFINITY`). It then stands in positions in place of the column's value. In a
+                         pass without a cursor it says so of `updated_at`.
         sidecar:version  int64; the row version's number in the source, at or above `Horizon.floor` if it is new.
                          Without it, Sidecar tells what it has delivered by the row's content.
         sidecar:deleted  bool; the row is soft-deleted. Without it: `deleted_at` is neither NULL nor in `not_deleted`.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from sidecar import cursor
 from sidecar.clock import SECOND
-from sidecar.model import CursorKind, Horizon, Pass, PassMark, Position, Tracked
+from sidecar.model import CursorKind, Horizon, Pass, PassMark, Tracked
 
 TICK = SECOND
 """Text and whole-second numbers stand still for a second: a stamp may be that much older than it was late."""
@@ -47,12 +47,7 @@ def close(mark: PassMark, greatest: int | None, horizon: Horizon, tracked: Track
     closed = _closed(seen, horizon, tracked, kind) if scan.cursor is not None else None
     if mark.closed is not None and (closed is None or closed < mark.closed):
         closed = mark.closed
-    return PassMark(closed, seen, mark.last)
-
-
-def ended(mark: PassMark, last: Position | None) -> PassMark:
-    """Return *mark* with the place where the pass's last page ended."""
-    return mark if last is None else PassMark(mark.closed, mark.greatest, last)
+    return PassMark(closed, seen)
 
 
 def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracked, kind: CursorKind) -> int | None:

@@ -110,14 +110,16 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
     closing: dict[PassName, PassMark] = {}
     for scan in tracked.passes:
         before = mark.marks.get(scan.name, PassMark())
-        # The greatest of all its rows, those included that the first poll's updated pass reads in its stead: so that
-        # the second poll need not look at them again.
+        # The greatest of all its rows, those included that an earlier pass of this poll reads in its stead: so that the
+        # next poll need not look at them again.
         closed = {"updated": NONE, **{k: v for k, v in mark.closed().items() if v is not None}}
         page = Page(tracked, scan, closed, None, tracked.page_size)
         limit = ceiling(view.now, tracked, horizon.kind_of(tracked, scan))
         greatest = None if scan.cursor is None else connector.greatest(page, limit)
         closing[scan.name] = horizon.close(before, greatest, view, tracked, scan)
-    return Progress(view, closing, tracked.passes[0].name)
+    first = mark.polled is None and all(closed is None for closed in mark.closed().values())
+    passes = tracked.first if first and connector.loads_by_key else tracked.passes
+    return Progress(view, closing, passes[0].name)
 
 
 def _page(
@@ -131,7 +133,7 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    scan = next((p for p in tracked.passes if p.name == progress.scan), None)
+    scan = next((p for p in (*tracked.first, *tracked.passes) if p.name == progress.scan), None)
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
         after = advance(tracked, mark, None, full=False, added=0)
@@ -199,19 +201,16 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
     """Return the watermark after a page that ended at *last*: the next page, the next pass, or the poll's end."""
     progress = mark.progress
     assert progress is not None
-    closing = dict(progress.closing)
-    if last is not None:
-        closing[progress.scan] = horizon.ended(closing.get(progress.scan, PassMark()), last)
     mark = dataclasses.replace(mark, added=mark.added + added)
     if full:
-        return dataclasses.replace(mark, progress=dataclasses.replace(progress, closing=closing, after=last))
+        return dataclasses.replace(mark, progress=dataclasses.replace(progress, after=last))
     following = [p.name for p in tracked.passes if PASSES.index(p.name) > PASSES.index(progress.scan)]
     if following:
-        ahead = dataclasses.replace(progress, closing=closing, scan=following[0], after=None)
+        ahead = dataclasses.replace(progress, scan=following[0], after=None)
         return dataclasses.replace(mark, progress=ahead)
     view = progress.horizon
     return dataclasses.replace(
-        mark, marks=closing, since=view.floor, memory=view.memory, polled=view.now, progress=None
+        mark, marks=progress.closing, since=view.floor, memory=view.memory, polled=view.now, progress=None
     )
 
 

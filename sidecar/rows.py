@@ -87,7 +87,7 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
     stamps: dict[str, Integers] = {}
     for name in (tracked.updated_at, tracked.created_at, tracked.deleted_at):
         if name is not None and name not in stamps:
-            carried = CURSOR in data.column_names and name == page.scan.cursor
+            carried = CURSOR in data.column_names and name == (page.scan.cursor or tracked.updated_at)
             stamps[name] = comparable(data.column(CURSOR if carried else name), tracked.timezone)
     deleted = stamps[tracked.deleted_at] if tracked.deleted_at else None
     if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
@@ -110,7 +110,7 @@ def above(rows: Rows, page: Page) -> Rows:
     """Return the rows that are *page*'s own: above its closed value, and not read by an earlier pass of the poll."""
     closed, scan = page.closed, page.scan
     mask = np.ones(len(rows), dtype=bool)
-    own = {"updated": rows.updated, "deleted": rows.deleted, "created": rows.created, "unstamped": None}[scan.name]
+    own = {"updated": rows.updated, "deleted": rows.deleted, "created": rows.created}.get(scan.name)
     value = closed.get(scan.name)
     if own is not None and value is not None:
         mask &= own > value

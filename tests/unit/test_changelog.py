@@ -21,7 +21,7 @@ def changes(offset: int, rows: int = 3) -> pa.Table:
 
 
 def mark(offset: int) -> Watermark:
-    return Watermark("id by u", offset=offset, marks={"updated": PassMark(offset, ((1, 2),), (offset, 1))})
+    return Watermark("id by u", offset=offset, marks={"updated": PassMark(offset, ((1, 2),))})
 
 
 def fill(log: ChangeLog, count: int, start: int = 1) -> ChangeLog:

@@ -57,6 +57,7 @@ class ListConnector(SourceConnector):
     """Reads what `DATABASES` holds under the URL. Each read sees the rows as they are then; there is no snapshot."""
 
     scheme = "lists"
+    loads_by_key = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)

@@ -124,13 +124,6 @@ def test_a_source_whose_data_lie_far_behind_our_clock_is_not_closed_over_its_hea
     assert mark.closed == old - BACK
 
 
-@pytest.mark.parametrize("last", [None, (5, 1)])
-def test_where_a_pass_ended_is_kept_beside_what_it_closes(last: tuple[int, int] | None) -> None:
-    mark = PassMark(3, ((1, 2),), (4, 1))
-    assert horizon.ended(mark, last) == PassMark(3, ((1, 2),), last or (4, 1))
-    assert horizon.close(mark, 9, at(NOW), tracked(), UPDATED).last == (4, 1)
-
-
 @pytest.mark.parametrize(
     ("type_", "unit", "lookback", "effective"),
     [
