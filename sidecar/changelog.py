@@ -127,7 +127,7 @@ class ChangeLog:
     ) -> Segment:
         """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
         make_folder(self.folder)
-        path = self._path(offset)
+        path = self.path(offset)
         footer = {
             "offset": offset,
             "rows": changes.num_rows,
@@ -221,7 +221,7 @@ class ChangeLog:
             if not missing:
                 return found
         raise StateDamaged(
-            f"{self._path(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
+            f"{self.path(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
             f"and read the whole table again: sidecar watermark reset {self.table}"
         )
 
@@ -232,11 +232,12 @@ class ChangeLog:
         found = [Segment(int(p.stem), p) for p in self.folder.iterdir() if p.suffix == ".parquet" and p.stem.isdigit()]
         return sorted(found, key=lambda s: s.offset)
 
-    def _path(self, offset: int) -> Path:
+    def path(self, offset: int) -> Path:
+        """Return where segment *offset* is, or will be."""
         return self.folder / f"{offset:020d}.parquet"
 
     def _existing(self, offset: int) -> Path | None:
-        path = self._path(offset)
+        path = self.path(offset)
         if path.exists():
             return path
         if offset <= self.floor():

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, faults, feed, retention
+from sidecar import retention
 from sidecar.clock import SECOND
+from sidecar.delivery import Delivery
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll
-from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
-from sidecar.state import ConsumerPosition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,13 +61,13 @@ class Runner:
     spark: SparkSession | None = None
     stop: threading.Event | None = None
     on_step: Callable[[Step], None] | None = None
-    _own_spark: bool = False
     _stale: bool = False
     _quiet: dict[str, object] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
+        self._delivery = Delivery(self.sidecar, self.spark, self.stop, self._failed)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Runner:
                 if self.stop.is_set():
                     break
         finally:
-            self._end_spark()
+            self._delivery.close()
         return next((e.exit_code for e in self._errors.values()), 0)
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
@@ -104,16 +104,12 @@ class Runner:
         return results
 
     def _round(self) -> None:
-        tables = self._tables()
-        sinks = list(self._sinks())
-        for tracked in tables:
+        for tracked in self._tables():
             if self._stopping():
                 return
             self.catch_up(tracked)
-            for sink in sinks:
-                if not self._stopping():
-                    self._deliver(sink, tracked)
-            self._retain(tracked, sinks)
+            self._delivery.deliver(tracked)
+            self._retain(tracked)
 
     def _tables(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
@@ -138,11 +134,12 @@ class Runner:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
         clock, store = self.sidecar.clock, self.sidecar.store
         result, began = PollResult(tracked.name), clock.monotonic()
+        once = functools.partial(self._poll, tracked, result)
         try:
             try:
-                self._poll(tracked, result)
+                once()
             except SourceUnavailable as error:
-                self._again(tracked, result, error)
+                self._again(once, error)
         except SidecarError as error:
             result.error = error
             self._failed(tracked.name, error)
@@ -181,7 +178,7 @@ class Runner:
         if pulse is not None:
             self._quiet[tracked.name] = pulse
 
-    def _again(self, tracked: Tracked, result: PollResult, error: SourceUnavailable) -> None:
+    def _again(self, once: Callable[[], None], error: SourceUnavailable) -> None:
         """Retry a poll that failed for what may pass; it goes on from its last page."""
         # Imported when something has failed: a run without changes has no time to lose.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
@@ -198,66 +195,12 @@ class Runner:
             reraise=True,
         ):
             with attempt:
-                self._poll(tracked, result)
+                once()
 
-    # -- sinks ---------------------------------------------------------------------------------------------------------
-
-    def _deliver(self, sink: Sink, tracked: Tracked) -> None:
-        """Hand *sink* what the log holds beyond its position, and acknowledge it once it is durable there."""
-        if not self._wants(sink, tracked) or tracked.name in self.sidecar.damaged:
-            return
-        store, log = self.sidecar.store, self.sidecar.log(tracked.name)
-        position = store.position(tracked.name, sink.name)
-        if position == ConsumerPosition() and log.floor():
-            log_.warning(
-                "table=%s sink=%s is new, and changes up to offset %d are gone by retention: it begins behind them. "
-                "For all rows: sidecar watermark reset %s",
-                tracked.name, sink.name, log.floor(), tracked.name,
-            )  # fmt: skip
-            consumers.acknowledge(log, store, sink.name, log.floor())
-            position = store.position(tracked.name, sink.name)
-        mark = store.watermark(tracked.name)
-        until = position.intended or (mark.offset if mark else 0)
-        if until <= position.acknowledged:
-            return
-        batch = Batch(tracked.name, position.acknowledged + 1, until, position.intended is not None)
-        began = self.sidecar.clock.monotonic()
-        try:
-            with failing_as(sink, batch):
-                consumers.intend(log, store, sink.name, until)
-                frame = feed.dataframe(self._session(), log, position.acknowledged, until)
-                sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
-                faults.point("sink-committed")
-                consumers.acknowledge(log, store, sink.name, until)
-        except SidecarError as error:
-            self._failed(f"{tracked.name} → {sink.name}", error)
-            store.note(tracked.name, str(error))
-            return
-        elapsed = self.sidecar.clock.monotonic() - began
-        log_.info("table=%s sink=%s offsets=%d-%d ms=%d", tracked.name, sink.name, batch.first, until, elapsed * 1000)
-        if position.intended is not None:
-            # The batch that was cut short is done; what has come since follows at once.
-            self._deliver(sink, tracked)
-
-    def _sinks(self) -> Iterator[Sink]:
-        settings = self.sidecar.settings
-        for name, sink in settings.sinks.items():
-            common = (name, sink.transform, settings.folder, sink.options)
-            if sink.foreach is not None:
-                yield FunctionSink(*common, function=sink.foreach)
-            elif sink.format in FILE_FORMATS:
-                assert sink.path is not None, "settings make sure of it"
-                yield FileSink(*common, format=sink.format, path=sink.path)
-            else:
-                yield FormatSink(*common, format=sink.format, path=sink.path)
-
-    def _wants(self, sink: Sink, tracked: Tracked) -> bool:
-        return sink.name in tracked.sinks
-
-    def _retain(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
+    def _retain(self, tracked: Tracked) -> None:
         kept = self.sidecar.settings.state.retention
         if kept is not None and tracked.name not in self.sidecar.damaged:
-            names = [s.name for s in sinks if self._wants(s, tracked)]
+            names = [s.name for s in self._delivery.wanting(tracked)]
             before = self.sidecar.clock.now() - kept
             try:
                 retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
@@ -265,23 +208,6 @@ class Runner:
                 self._failed(tracked.name, error)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
-
-    def _session(self) -> SparkSession:
-        if self.spark is None:
-            from sidecar import spark
-
-            settings = self.sidecar.settings.spark
-            conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-            self.spark = spark.session(config=conf)
-            self._own_spark = True
-        return self.spark
-
-    def _end_spark(self) -> None:
-        if self._own_spark and self.spark is not None:
-            from sidecar import spark
-
-            spark.close(self.spark)
-            self.spark, self._own_spark = None, False
 
     def _stopping(self) -> bool:
         return self.stop is not None and self.stop.is_set()

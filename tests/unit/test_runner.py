@@ -14,6 +14,7 @@ import pytest
 import sidecar
 from sidecar import SettingsError, Sidecar
 from sidecar.clock import SECOND, FakeClock
+from sidecar.delivery import Delivery
 from sidecar.runner import Runner
 from sidecar.state import ConsumerPosition
 from tests.unit import test_custom_connector as custom
@@ -112,6 +113,28 @@ def test_a_sink_that_fails_holds_no_other_and_gets_the_same_batch_again(
         functions.taken.clear()
         assert opened.run(spark, once=True) == 0
         assert functions.taken == []
+
+
+def test_a_log_of_many_segments_is_delivered_in_batches_that_are_bounded(
+    lists: Lists, clock: FakeClock, tmp_path: Path, functions: Any, spark: SparkSession
+) -> None:
+    lists.table("a", rows=rows(clock, 1, 2, 3, 4, 5))
+    lists.table("b", rows=rows(clock, 6))
+    failures: list[str] = []
+    with project(tmp_path, clock, SINKS.replace("[tables.a]", "[tables.a]\npage_size = 2")) as sc:
+        sc.poll()
+        stop = threading.Event()
+        delivery = Delivery(sc, spark, stop, lambda where, _: failures.append(where), batch_bytes=1)
+        functions.failing.add("second")
+        delivery.deliver(sc.tracked["a"])
+        assert functions.taken == [("first", "a", n, n, False, ids) for n, ids in ((1, [1, 2]), (2, [3, 4]), (3, [5]))]
+        assert failures == ["a → second"]
+        functions.taken.clear()
+        functions.failing.clear()
+        # What was begun is given again as it was, whatever a batch may hold by now.
+        Delivery(sc, spark, stop, lambda where, _: failures.append(where)).deliver(sc.tracked["a"])
+        assert functions.taken == [("second", "a", 1, 1, True, [1, 2]), ("second", "a", 2, 3, False, [3, 4, 5])]
+        assert sc.store.position("a", "second") == ConsumerPosition(3)
 
 
 def test_a_table_that_fails_holds_no_other(lists: Lists, clock: FakeClock, tmp_path: Path) -> None:

@@ -170,6 +170,16 @@ def test_timestamps_are_written_for_every_reader(spark: SparkSession, tmp_path: 
     assert read.column("at").to_pylist() == [datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)]
 
 
+def test_a_collector_that_the_user_chose_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "-XX:+UseParallelGC" in sidecar_spark._java_options("-Dx=1").split()
+    assert sidecar_spark._java_options("-Dx=1").endswith(" -Dx=1")
+    assert "ParallelGC" not in sidecar_spark._java_options("-XX:+UseG1GC -Dx=1")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseZGC")
+    assert "ParallelGC" not in sidecar_spark._java_options("")
+
+
 def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:
     done = python("import sidecar.spark, sys; print('pyspark' in sys.modules, 'pyarrow' in sys.modules)", tmp_path)
     assert done.stdout == "False False\n"
