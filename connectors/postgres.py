@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from connectors import postgres_catalog as catalog
 from connectors import postgres_types as types
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Session, View
+from connectors.postgres_session import Server, Session, View
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.model import Horizon, Memory, Page, Table, Tracked
 from sidecar.sql import quoted
@@ -65,10 +66,16 @@ class PostgresConnector(SourceConnector):
         above this snapshot's xmin, every transaction that still runs got its id after that poll.
         """
         with self._session.snapshot(tracked.name) as view:
-            history = _history(memory, view)
-            settled = view.now if view.xmin == view.next else _settled(history, view)
-            floor = view.xmin if tracked.table.kind == "table" else None
-            return Horizon(view.now, settled, floor, {"history": [list(entry) for entry in _kept(history, view)]})
+            past = _past(memory, view, self._session.server)
+            settled = view.now if view.xmin == view.next else _settled(past.history, view)
+            kept = {
+                "history": [list(entry) for entry in _kept(past.history, view)],
+                "server": past.server,
+                "restores": past.restores,
+            }
+            if tracked.table.kind != "table":
+                return Horizon(view.now, settled, None, kept)
+            return Horizon(view.now, settled, view.xmin, kept, f"{past.server}#{past.restores}")
 
     def greatest(self, page: Page, at_most: int | None) -> int | None:
         """Return the greatest cursor value that is not above *at_most*, from the cursor's index where there is one."""
@@ -128,11 +135,29 @@ class PostgresConnector(SourceConnector):
         self._session.close()
 
 
-def _history(memory: Memory, view: View) -> list[tuple[int, int]]:
-    """Return what is remembered, unless it is of another server: ids never go back on the same one."""
-    entries: Any = (memory or {}).get("history", [])
-    history = [(int(time), int(following)) for time, following in entries]
-    return [] if any(following > view.next for _, following in history) else history
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`."""
+
+    server: str
+    restores: int
+    history: Sequence[tuple[int, int]]
+
+
+def _past(memory: Memory, view: View, server: Server) -> _Past:
+    """Return what *memory* says that holds for this server.
+
+    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A standby
+    may be behind another one that was asked before: that is no restore, but the history is of no use there.
+    """
+    held: Any = memory or {}
+    history = [(int(time), int(following)) for time, following in held.get("history", [])]
+    restores = int(held.get("restores", 0))
+    if held.get("server", server.identity) != server.identity:
+        return _Past(server.identity, 0, [])
+    if any(following > view.next for _, following in history):
+        return _Past(server.identity, restores if server.standby else restores + 1, [])
+    return _Past(server.identity, restores, history)
 
 
 def _settled(history: Sequence[tuple[int, int]], view: View) -> int | None:

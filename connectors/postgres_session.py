@@ -62,6 +62,27 @@ class View:
     now: int
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Which server a connection reached: its cluster and timeline, as far as it tells, and whether it is a standby.
+
+    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
+    """
+
+    identity: str
+    standby: bool
+
+
+# The timeline of what is being written now; a standby only knows that of its last restart point.
+_SERVER = (
+    "SELECT system_identifier::text || '/' || CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
+    " pg_catalog.lpad(pg_catalog.to_hex(timeline_id), 8, '0') ELSE"
+    " pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,"
+    " pg_catalog.pg_is_in_recovery()"
+    " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
+)
+
+
 class Session:
     """The connection, and the snapshot it is in, if any."""
 
@@ -69,6 +90,7 @@ class Session:
         self._source = source
         self._parameters = _parameters(source)
         self._connection: Connection | None = None
+        self._server: Server | None = None
         self.view: View | None = None
         self.exported: str | None = None
         """The open snapshot's name for other connections, once one has asked for it."""
@@ -93,8 +115,16 @@ class Session:
         if self.view is not None:
             raise SourceUnavailable(f"{self.where}: the connection broke in the middle of a snapshot")
         self.close()
-        self._connection = self._connect()
+        self._connection, self._server = self._connect()
         return self._connection
+
+    @property
+    def server(self) -> Server:
+        """The server that the connection reached; no connection outlives it."""
+        if self._server is None:
+            _ = self.connection
+        assert self._server is not None, "whoever connects asks"
+        return self._server
 
     def rows(self, sql: str, parameters: Sequence[object] = (), table: str | None = None) -> Rows:
         """Return *sql*'s rows, in the open snapshot if there is one."""
@@ -175,7 +205,7 @@ class Session:
         version = self.connection.info.server_version
         return _pins(self._source, version)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> tuple[Connection, Server]:
         try:
             connection: Connection = psycopg.connect(
                 **self._parameters,  # type: ignore[arg-type]
@@ -190,10 +220,11 @@ class Session:
             raise SettingsError(f"{self.where}: PostgreSQL {version // 10_000} is too old; Sidecar needs 13 or newer")
         try:
             connection.execute(_pins(self._source, version))
+            server = _server(connection)
         except psycopg.Error as error:
             connection.close()
             raise translated(error, None, self.where) from None
-        return connection
+        return connection, server
 
     def _refused(self, error: psycopg.Error) -> SidecarError:
         """Return why there is no connection. Its SQLSTATE is not handed on, so the server's words have to do."""
@@ -243,6 +274,16 @@ class Session:
             held.execute("ROLLBACK")
         except psycopg.Error:
             self.close()
+
+
+def _server(connection: Connection) -> Server:
+    try:
+        row = connection.execute(_SERVER).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        # Not every provider lets everyone ask.
+        row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
+    assert row is not None
+    return Server(*row)
 
 
 _LOGIN = {

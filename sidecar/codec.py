@@ -77,6 +77,8 @@ def dump_watermark(mark: Watermark) -> str:
             "unit": mark.unit,
             "kept": mark.kept,
             "added": mark.added,
+            "era": mark.era,
+            "doubt": mark.doubt,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -99,6 +101,8 @@ def load_watermark(text: str | bytes) -> Watermark:
         unit=raw["unit"],
         kept=raw["kept"],
         added=raw["added"],
+        era=raw["era"],
+        doubt=raw["doubt"],
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 
@@ -117,7 +121,7 @@ def _load_mark(raw: list[object]) -> PassMark:
 def _dump_progress(progress: Progress) -> dict[str, object]:
     horizon = progress.horizon
     return {
-        "horizon": [horizon.now, horizon.settled, horizon.floor, horizon.memory],
+        "horizon": [horizon.now, horizon.settled, horizon.floor, horizon.memory, horizon.era],
         "closing": {name: _dump_mark(m) for name, m in progress.closing.items()},
         "scan": progress.scan,
         "after": _dump_position(progress.after),

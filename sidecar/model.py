@@ -168,12 +168,14 @@ class Horizon:
     settled  start of the oldest transaction that may still commit; `now` where none runs; None where unknown
     floor    versions at or above it may be met again by a later poll; None where the source has no versions
     memory   handed back by the next poll
+    era      which numbering of versions this is: another one after a restore or a failover; None: no versions
     """
 
     now: int
     settled: int | None
     floor: int | None = None
     memory: Memory = None
+    era: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +204,9 @@ class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
     `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
-    holds; `offset` is the last segment written. `kept`
-    and `added` count the remembered deliveries after the last clean-up, and since.
+    holds; `offset` is the last segment written. `kept` and `added` count the remembered deliveries after the last
+    clean-up, and since. `era` is the numbering that `since` belongs to; `doubt`, after it has changed and until a poll
+    is complete, the offset up to which the log tells by content what has been delivered.
     """
 
     settings: str
@@ -217,6 +220,8 @@ class Watermark:
     unit: Unit | None = None
     kept: int = 0
     added: int = 0
+    era: str | None = None
+    doubt: int | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

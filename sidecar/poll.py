@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+import logging
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from sidecar import faults, horizon, rows
+from sidecar import faults, horizon, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
-from sidecar.cursor import NONE, ceiling
+from sidecar.cursor import NONE, Flags, ceiling
 from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import METADATA, PASSES, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
+
+log_ = logging.getLogger("sidecar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +59,22 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
+        view = connector.horizon(tracked, mark.memory)
+        if renumbered.is_renumbered(mark, view):
+            fits()
+            mark = _begin_anew(tracked, log, store, mark, view)
+        held = functools.cache(lambda until: renumbered.newest(tracked, log, until))
         resumed = mark.progress is not None
         while True:
             if mark.progress is None:
-                view = connector.horizon(tracked, mark.memory)
                 mark = dataclasses.replace(mark, progress=begin(connector, tracked, mark, view))
             while mark.progress is not None:
-                step, mark = _page(reader, tracked, log, store, mark, fits=fits)
+                step, mark = _page(reader, tracked, log, store, mark, fits=fits, held=held)
                 yield dataclasses.replace(step, done=step.done and not resumed, expected=expected)
             if not resumed:
                 return
             # What had been interrupted is complete as of its own beginning; now for what has happened since.
-            resumed = False
+            resumed, view = False, connector.horizon(tracked, mark.memory)
 
 
 def settings(tracked: Tracked) -> str:
@@ -122,6 +129,20 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
     return Progress(view, closing, passes[0].name)
 
 
+def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, view: Horizon) -> Watermark:
+    """Return *mark* without the versions of a source that numbers them anew, made durable as an empty segment."""
+    log_.warning(
+        'table "%s": the server was restored or failed over. What it may have written about that time is read again '
+        "and compared with the log. Rows that it has lost stay in the log; to begin afresh: sidecar watermark reset %s",
+        tracked.name, tracked.name,
+    )  # fmt: skip
+    mark = renumbered.forgotten(mark, view)
+    empty = change_schema(tracked).empty_table()
+    log.append(mark.offset, empty, mark, {}, committed=view.now, origin="poll", moved=True)
+    store.save(tracked.name, mark, {}, forget_all=True)
+    return mark
+
+
 def _page(
     reader: Reader,
     tracked: Tracked,
@@ -130,6 +151,7 @@ def _page(
     mark: Watermark,
     *,
     fits: Callable[[], None],
+    held: Callable[[int], Mapping[bytes, bytes]],
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
@@ -146,7 +168,9 @@ def _page(
     full = len(data) >= page.limit
     if full:
         reader.expect(dataclasses.replace(page, after=last))
-    fresh, remembered = _fresh(rows.above(found, page), store, progress, any_remembered=mark.kept + mark.added > 0)
+    own = rows.above(found, page)
+    same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
+    fresh, remembered = _fresh(own, store, progress, same, any_remembered=mark.kept + mark.added > 0)
     after = advance(tracked, mark, last, full=full, added=len(remembered))
     offset = None
     if len(fresh):
@@ -167,23 +191,24 @@ def _page(
 
 
 def _fresh(
-    found: Rows, store: WatermarkStore, progress: Progress, *, any_remembered: bool
+    found: Rows, store: WatermarkStore, progress: Progress, same: Flags | None, *, any_remembered: bool
 ) -> tuple[Rows, dict[bytes, bytes]]:
     """Return the rows not delivered yet, and what to remember of them; an empty value forgets.
 
-    Fingerprints cost microseconds: they are made only of rows that are remembered, or may return.
+    Fingerprints cost microseconds: they are made only of rows that are remembered, or may return. *same* says which
+    rows have been delivered as they are by other evidence.
     """
     if not len(found):
         return found, {}
+    new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
     keys = found.keys() if any_remembered else []
     known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(found)
     asked = stays | np.fromiter((k is not None for k in known), bool, len(found)) if any_remembered else stays
     if not asked.any():
-        return found, {}
+        return found.take(new), {}
     some = found.take(asked)
-    new = np.ones(len(found), dtype=bool)
     remembered: dict[bytes, bytes] = {}
     for index, key, token in zip(np.flatnonzero(asked).tolist(), some.keys(), rows.tokens(some), strict=True):
         before = known[index]
@@ -210,7 +235,14 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
         return dataclasses.replace(mark, progress=ahead)
     view = progress.horizon
     return dataclasses.replace(
-        mark, marks=progress.closing, since=view.floor, memory=view.memory, polled=view.now, progress=None
+        mark,
+        marks=progress.closing,
+        since=view.floor,
+        memory=view.memory,
+        polled=view.now,
+        progress=None,
+        era=view.era,
+        doubt=None,
     )
 
 

@@ -57,12 +57,7 @@ class Rows:
         )
 
     def keys(self) -> list[bytes]:
-        """Return 16 bytes for each row's key: the key itself where it is one integer, else a digest."""
-        if len(self.tracked.key) == 1 and pa.types.is_signed_integer(self.data.schema.field(self.tracked.key[0]).type):
-            column = self.data.column(self.tracked.key[0])
-            raw = pc.cast(column, pa.int64()).to_numpy().astype(">i8").tobytes()
-            return [_INTEGER + raw[at : at + 8] for at in range(0, len(raw), 8)]
-        return [codec.digest(key) for key in codec.rows(self.data, self.tracked.key)]
+        return keys_of(self.tracked, self.data)
 
     def change_types(self) -> pa.Array:
         return classify.change_types(self.updated, self.created, self.gone, classify.tolerance(self.tracked))
@@ -70,6 +65,15 @@ class Rows:
     def delivered(self) -> pa.Table:
         """Return the columns that users see, in the source's order."""
         return self.data.select([c.name for c in self.tracked.columns])
+
+
+def keys_of(tracked: Tracked, data: pa.Table) -> list[bytes]:
+    """Return 16 bytes for each row's key: the key itself where it is one integer, else a digest."""
+    if len(tracked.key) == 1 and pa.types.is_signed_integer(data.schema.field(tracked.key[0]).type):
+        column = data.column(tracked.key[0])
+        raw = pc.cast(column, pa.int64()).to_numpy().astype(">i8").tobytes()
+        return [_INTEGER + raw[at : at + 8] for at in range(0, len(raw), 8)]
+    return [codec.digest(key) for key in codec.rows(data, tracked.key)]
 
 
 def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:

@@ -74,3 +74,20 @@ def test_a_savepoint_inside_an_older_transaction_does_not_hide_it(pg: Database, 
         other.execute("INSERT INTO t VALUES (3, now(), now())")
         assert look(connector, before.memory).settled == before.now
         writer.execute("COMMIT")
+
+
+def test_a_server_that_went_back_by_a_copy_of_its_disk_begins_a_new_era(connector: PostgresConnector) -> None:
+    before = look(connector)
+    assert before.memory is not None
+    again = look(connector, before.memory)
+    assert again.era == before.era
+    history = before.memory["history"]
+    assert isinstance(history, list)
+    ahead = {**before.memory, "history": [[time, following + 1_000] for time, following in history]}
+    restored = look(connector, ahead)
+    assert restored.era != before.era
+    # Once, not at every poll from then on.
+    assert look(connector, restored.memory).era == restored.era
+    elsewhere = look(connector, {**before.memory, "server": "7000000000000000000/00000001"})
+    assert elsewhere.era == before.era
+    assert elsewhere.memory == {**before.memory, "history": [[elsewhere.now, history[-1][1]]]}

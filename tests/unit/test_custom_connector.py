@@ -39,6 +39,7 @@ class Lists:
     key: tuple[str, ...] = ("id",)
     settled: Callable[[], int] | None = None
     floor: Callable[[], int] | None = None
+    era: str | None = None
     failing: set[str] = dataclasses.field(default_factory=set)
     generous: bool = False
     reads: int = 0
@@ -74,7 +75,8 @@ class ListConnector(SourceConnector):
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         plain = super().horizon(tracked, memory)
         settled = plain.settled if self.lists.settled is None else self.lists.settled()
-        return dataclasses.replace(plain, settled=settled, floor=self.lists.floor and self.lists.floor())
+        floor = self.lists.floor and self.lists.floor()
+        return dataclasses.replace(plain, settled=settled, floor=floor, era=self.lists.era)
 
     def read(self, page: Page) -> pa.Table:
         self.lists.reads += 1

@@ -22,6 +22,7 @@ from sidecar.connector import Source
 from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import Column, PassName, Watermark
 from sidecar.poll import Step, check_schema, poll
+from sidecar.rows import keys_of
 from sidecar.state import MemoryWatermarkStore, Remembered
 from tests.unit import test_custom_connector as custom
 from tests.unit.test_custom_connector import DATABASES, STAMPS, ListConnector, Lists, Row, drain, followed, opened
@@ -67,12 +68,13 @@ class Follow(RuleBasedStateMachine):
         DATABASES["lists://machine"] = self.lists
         columns = (*self.stamps, Column("counter", "integer", pa.int64()))
         self.rows = self.lists.table("t", columns)
-        self.count = 0
+        self.count = self.number = 0
         self.began: int | None = None
         self.waiting: list[Row] = []
         if self.versions:
             self.lists.settled = lambda: self.clock.now() if self.began is None else self.began
-            self.lists.floor = lambda: min((int(r["version"] or 0) for r in self.waiting), default=self.count + 1)
+            self.lists.floor = lambda: min((int(r["version"] or 0) for r in self.waiting), default=self.number + 1)
+            self.lists.era = "first"
         self.connector = ListConnector(Source("lists://machine", clock=self.clock))
         self.store = MortalStore()
         self.older = MortalStore()
@@ -97,9 +99,13 @@ class Follow(RuleBasedStateMachine):
 
     def write(self, row: Row) -> None:
         """Make *row*, complete, the newest version of its key."""
-        self.count += 1
-        row |= {"counter": self.count, "version": self.count}
+        row |= self.numbers()
         self.rows[:] = [r for r in self.rows if r["id"] != row["id"]] + [row]
+
+    def numbers(self) -> Row:
+        """Return what tells a row's versions apart: for the test, and for Sidecar."""
+        self.count, self.number = self.count + 1, self.number + 1
+        return {"counter": self.count, "version": self.number}
 
     def any_row(self, chosen: int) -> Row | None:
         free = [r for r in self.rows if all(r["id"] != w["id"] for w in self.waiting)]
@@ -150,12 +156,9 @@ class Follow(RuleBasedStateMachine):
         """Stamp a row as of the transaction's beginning; nobody sees it before the commit."""
         began = self.began = self.clock.now() if self.began is None else self.began
         row = None if new else self.any_row(chosen)
-        self.count += 1
         if row is None:
             row = {"id": self.fresh_id(low=False), "created_at": self.stamp(began - late), "deleted_at": None}
-        self.waiting.append(
-            row | {"updated_at": self.stamp(began - late), "counter": self.count, "version": self.count}
-        )
+        self.waiting.append(row | {"updated_at": self.stamp(began - late)} | self.numbers())
 
     @precondition(lambda self: self.waiting)
     @rule()
@@ -163,6 +166,26 @@ class Follow(RuleBasedStateMachine):
         keys = {r["id"] for r in self.waiting}
         self.rows[:] = [r for r in self.rows if r["id"] not in keys] + self.waiting
         self.waiting, self.began = [], None
+
+    @precondition(lambda self: self.versions and not self.waiting)
+    @rule(chosen=CHOSEN, written=st.booleans())
+    def move_to_a_server_that_numbers_anew(self, chosen: int, written: bool) -> None:
+        self.stop_between_two_pages()
+        self.lists.era = f"server {self.count}"
+        self.number = 0
+        for row in sorted(self.rows, key=lambda r: (int(r["id"] or 0) * 7 + chosen) % 11):
+            self.number += 1
+            row["version"] = self.number
+        if written and (row_ := self.any_row(chosen)) is not None:
+            # May be given the very number under which this key was delivered.
+            self.number = int(self.store_number(row_)) - 1
+            self.write(row_ | {"updated_at": self.stamp(self.clock.now())})
+            self.number = max(int(r["version"] or 0) for r in self.rows)
+
+    def store_number(self, row: Row) -> int:
+        """Return a version by which *row* was delivered once, if any is remembered."""
+        token = self.store.recall("t", keys_of(self.tracked, pa.table({"id": pa.array([row["id"]], pa.int64())})))[0]
+        return int.from_bytes(token[1:], "big") if token and token[:1] == b"v" else self.number + 1
 
     @rule(seconds=st.sampled_from((0.000001, 0.5, 1, 4, 10, 10.000001, 900)))
     def wait(self, seconds: float) -> None:
@@ -395,6 +418,52 @@ def test_a_poll_that_stood_still_for_a_day_closes_what_it_could_when_it_began(
     assert mark.closed()["updated"] == began.closing["updated"].closed
     assert mark.polled == began.horizon.now
     steps.close()
+
+
+@pytest.mark.parametrize("crash", [None, "in mid-poll", "between segment and state"])
+def test_after_a_failover_nothing_is_lost_nothing_repeated_and_the_restore_is_named(
+    lists: Lists, clock: FakeClock, log: ChangeLog, caplog: pytest.LogCaptureFixture, crash: str | None
+) -> None:
+    store, last = MortalStore(), {"number": 100}
+
+    def numbered(*found: Row) -> list[Row]:
+        for row in found:
+            last["number"] += 1
+            row["version"] = last["number"]
+        return list(found)
+
+    rows_ = lists.table("t", rows=numbered(*at(clock, 1, 2, 3)))
+    lists.floor, lists.era = lambda: last["number"] - 1, "old"
+    connector = opened(clock)
+    tracked = followed(connector, "t", page_size=1)
+    assert len(drain(connector, tracked, log, store)) == 3
+    clock.advance(1)
+    # The new server has the same rows under numbers of its own, below and among the old ones.
+    lists.era = "new"
+    for row, number in zip(rows_, (5, 6, 101), strict=True):
+        row["version"] = number
+    rows_[2] |= {"updated_at": clock.now(), "version": 103}  # the very number under which key 3 was delivered
+    rows_ += [row | {"version": 7} for row in at(clock, 4)]
+    last["number"] = 103
+    before = log.last()
+    if crash == "in mid-poll":
+        steps = poll(connector, tracked, log, store)
+        next(steps)
+        next(steps)
+        steps.close()
+    elif crash is not None:
+        store.doomed = True
+        with pytest.raises(Killed):
+            drain(connector, tracked, log, store)
+        store.doomed = False
+        recovery.recover(log, store)
+    drain(connector, tracked, log, store)
+    assert sorted(int(str(r["id"])) for r in log.rows(before)) == [3, 4]
+    assert 'table "t": the server was restored or failed over' in caplog.text
+    assert drain(connector, tracked, log, store) == []
+    mark = store.watermark("t")
+    assert mark is not None
+    assert (mark.era, mark.doubt) == ("new", None)
 
 
 def test_a_row_that_returns_to_an_earlier_content_is_delivered_again(

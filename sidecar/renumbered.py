@@ -1,0 +1,64 @@
+"""When a source numbers its row versions anew: restored from a copy, or a standby that lacked something took over.
+
+Numbers up to then say nothing about numbers from then on: a new version may even carry the number of one that was
+delivered. So all of them are forgotten, by a segment of the log that says so, and one poll tells by content what has
+been delivered: the newest row of each key in the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+
+from sidecar import codec
+from sidecar.changelog import ChangeLog
+from sidecar.cursor import Flags
+from sidecar.model import METADATA, Horizon, Tracked, Watermark
+from sidecar.rows import Rows, keys_of
+
+
+def is_renumbered(mark: Watermark, view: Horizon) -> bool:
+    """Return whether *view* numbers its versions otherwise than the source that *mark* was made with."""
+    known = mark.era or (mark.progress.horizon.era if mark.progress else None)
+    return known is not None and known != view.era
+
+
+def forgotten(mark: Watermark, view: Horizon) -> Watermark:
+    """Return *mark* without any version in it, as the next segment will carry it; what is closed stays closed."""
+    offset = mark.offset + 1
+    return dataclasses.replace(
+        mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, progress=None, kept=0, added=0
+    )
+
+
+def newest(tracked: Tracked, log: ChangeLog, until: int) -> Mapping[bytes, bytes]:
+    """Return a digest of the newest row of each key in *log* up to offset *until*, by key.
+
+    All of what retention has left is read: a row that stood far above the horizon may have been delivered long ago.
+    """
+    found: dict[bytes, bytes] = {}
+    names = [c.name for c in tracked.columns]
+    change_type = tracked.metadata_prefix + METADATA[0]
+    for segment in log.list(log.floor(), until):
+        data = log.get(segment.offset)
+        if data is not None and len(data) and set(names) <= set(data.column_names):
+            found.update(zip(keys_of(tracked, data), _digests(data, [change_type, *names]), strict=True))
+    return found
+
+
+def unchanged(found: Rows, held: Mapping[bytes, bytes]) -> Flags:
+    """Return which rows are in the log as they are."""
+    names = [c.name for c in found.tracked.columns]
+    change_type = found.tracked.metadata_prefix + METADATA[0]
+    data = found.delivered().append_column(change_type, found.change_types())
+    digests = _digests(data, [change_type, *names])
+    same = (held.get(key) == digest for key, digest in zip(found.keys(), digests, strict=True))
+    return np.fromiter(same, bool, len(found))
+
+
+def _digests(data: pa.Table, names: list[str]) -> list[bytes]:
+    return [blake2b(repr(row).encode(), digest_size=16).digest() for row in codec.rows(data, names)]
