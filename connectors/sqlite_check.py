@@ -215,8 +215,8 @@ def _unit(connection: sqlite3.Connection, page: Page, name: str) -> Iterator[Fin
     row = connection.execute(
         f"SELECT {c} FROM {quoted(tracked.name)} WHERE {c} < '' ORDER BY {c} DESC LIMIT 1"
     ).fetchone()
-    unit = ranges_.unit_of(row[0]) if row and isinstance(row[0], int) and row[0] >= ranges_.FIRST_EPOCH else None
-    if unit:
+    unit = cursor.unit_of(row[0]) if row and isinstance(row[0], int) and row[0] >= ranges_.FIRST_EPOCH else None
+    if unit is not None and unit != "julian":
         yield Finding(
             "warning",
             f"{tracked.name}.{name}",

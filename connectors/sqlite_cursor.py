@@ -66,7 +66,7 @@ class Cursors:
         if holds == "real":
             return ranges_.reals(closed), indexed
         if holds != "text":
-            return ranges_.epochs(closed, holds) if holds else [Range()], indexed
+            return ranges_.counts(closed, holds, tracked.timezone) if holds else [Range()], indexed
         # Without an index every value is looked at anyway.
         offsets = closed is not None and (not indexed or self._is_shifted(connection, page, name, closed))
         return ranges_.texts(closed, tracked.timezone, offsets=offsets), indexed
@@ -185,6 +185,12 @@ class Cursors:
             strict=True,
         ):
             listed = name == tracked.deleted_at and value in tracked.not_deleted
+            if cursor.from_number(value) is not None and self._holds.get((tracked.name, name), "text") == "text":
+                raise SettingsError(
+                    f'table "{tracked.name}": cursor column "{name}" holds a number as text, {value!r} (key: '
+                    f"{key_of(tracked, data, index)}): texts and numbers have no common order in time. Write numbers "
+                    "into a column that is declared for them, or choose another cursor column"
+                )
             if not listed and cursor.from_text(value, tracked.timezone) is None:
                 self._warn(tracked, name, key_of(tracked, data, index))
                 return
@@ -217,7 +223,8 @@ class Cursors:
         if holds == "real":
             return low, at_most / 1e6 + max(1e-6, abs(at_most / 1e6) * 1e-15)
         del tracked
-        return low, at_most * cursor.PER_SECOND[holds] // 1_000_000 + 1 if holds else ""
+        # A reading may be behind the instant, by as much as a zone is.
+        return low, cursor.in_unit(at_most + ranges_.FARTHEST, holds) + 1 if holds else ""
 
     def _is_shifted(self, connection: sqlite3.Connection, page: Page, name: str, closed: int) -> bool:
         """Return whether the column holds values whose digits are behind its clock's, as far as is known."""
@@ -331,9 +338,9 @@ def _numbers_or_text(connection: sqlite3.Connection, tracked: Tracked, name: str
             "Write one form in all rows, or choose another cursor column"
         )
     assert isinstance(number, (int, float))
-    last = ranges_.unit_of(number)
-    least = first(f">= {ranges_.FIRST_EPOCH} AND {where} < ?", "")
-    if isinstance(least, (int, float)) and last is not None and ranges_.unit_of(least) not in (last, None):
+    last = cursor.unit_of(number)
+    least = first(f">= {ranges_.FIRST_JULIAN} AND {where} < ?", "")
+    if isinstance(least, (int, float)) and last is not None and cursor.unit_of(least) not in (last, None):
         raise SettingsError(
             f"{say} counts time in two units, for example {least!r} and {number!r}. Write one unit in all rows, or "
             "choose another cursor column"

@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from sidecar.clock import SECOND, instant
-from sidecar.cursor import PER_SECOND
-from sidecar.model import Scalar, Unit
+from sidecar.cursor import in_unit
+from sidecar.model import Scalar
 
-FIRST_EPOCH = 10**8
+FIRST_EPOCH, FIRST_JULIAN = 10**8, 10**6
 """Numbers below it (before March 1973, in seconds) are no times in a column that is declared to hold times."""
 
 _HOUR = 3600 * SECOND
-_FARTHEST = 14 * _HOUR
+FARTHEST = 14 * _HOUR
 """No zone is farther from UTC than this."""
 
 # 0001-01-01 is what an unset time looks like in .NET; it is a time, and a table may be full of it.
@@ -86,20 +86,18 @@ def reals(closed: int | None) -> list[Range]:
     return [Range(value - max(1 / SECOND, abs(value) * 1e-15), beyond=True)]
 
 
-def epochs(closed: int | None, unit: str) -> list[Range]:
-    """Return where numbers that count *unit*s since 1970 are above *closed* (microseconds), or no times at all."""
+def counts(closed: int | None, unit: str, timezone: str | None) -> list[Range]:
+    """Return where numbers that count *unit*s are above *closed* (microseconds, of UTC or of *timezone*'s clock), or no
+    times at all.
+    """
     if closed is None:
         return [Range()]
-    bound = closed * PER_SECOND[unit] // SECOND
-    return [Range(bound, beyond=True)] if bound < FIRST_EPOCH else [Range(None, FIRST_EPOCH), Range(bound, beyond=True)]
-
-
-def unit_of(number: float) -> Unit | None:
-    """Return the unit in which *number* is a time between 1973 and 2286; None if there is none. They do not overlap."""
-    if not 0 <= number < 10**19:
-        return None
-    units: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
-    return units.get(len(str(int(number))))
+    try:
+        bound = in_unit(closed - _ahead(closed, timezone), unit)
+    except OverflowError:
+        return [Range()]
+    first = FIRST_JULIAN if unit == "julian" else FIRST_EPOCH
+    return [Range(bound, beyond=True)] if bound < first else [Range(None, first), Range(bound, beyond=True)]
 
 
 def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:
@@ -118,7 +116,7 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
         return [*odd, Range("9999-12-31")]
     if offsets:
         ahead = _ahead(closed, timezone)
-        first = " ".join(_words(closed - ahead - _FARTHEST)[:2])
+        first = " ".join(_words(closed - ahead - FARTHEST)[:2])
         only = (
             f"CASE WHEN {zoned(timezone)} THEN coalesce(CAST(strftime('%s', {{c}}) AS INTEGER) >= ?, 1) "
             "ELSE {c} >= ? AND (length({c}) < 17 OR substr({c}, 12, 8) >= ?) END"
@@ -156,7 +154,7 @@ def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
     """Return the two texts between which such values could lie above *closed*; None if it is no time of a calendar."""
     try:
         ahead = _ahead(closed, timezone)
-        first, last = " ".join(_words(closed - ahead - _FARTHEST)[:2]), _words(closed + 24 * _HOUR)[0]
+        first, last = " ".join(_words(closed - ahead - FARTHEST)[:2]), _words(closed + 24 * _HOUR)[0]
     except OverflowError:
         return None
     # Under a timezone ahead of UTC, a Z is behind it, too.

@@ -7,8 +7,10 @@ or the number as it is. Positions keep the column's own values; nothing here is 
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from decimal import Decimal
+from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -23,11 +25,16 @@ from sidecar.model import INFINITY, CursorKind, Tracked, Unit
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
+Count: TypeAlias = Unit | Literal["julian"]
+"""What a number that is a time may count."""
+
 NONE = -(2**63)
 """Stands for NULL in arrays of comparable integers; below every cursor value, `-infinity` included."""
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 DAY = 86_400 * SECOND
+_DIGITS: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
+_JULIAN, _JULIAN_EPOCH = (2_378_497, 2_500_000), 2_440_587.5
 _YEAR_ONE = -62_135_596_800 * SECOND  # Python's first; earlier times are none to `from_text`
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  readings have no zone
 
@@ -67,14 +74,50 @@ def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) 
     return _filled(ints)
 
 
+def unit_of(number: float) -> Count | None:
+    """Return what *number* counts if it is a time: `s`, `ms`, `us`, `ns` since 1970, of the years 1973 to 2286, or
+    `julian` days, of 1800 to 2132. None if it is none. They do not overlap.
+    """
+    if not 0 <= number < 10**19:
+        return None
+    return "julian" if _JULIAN[0] <= number < _JULIAN[1] else _DIGITS.get(len(str(int(number))))
+
+
+def from_number(text: str, timezone: str | None = None) -> int | None:
+    """Return the instant that a number counts, as a reading of *timezone* if that is given; None if it is no time."""
+    try:
+        number = Decimal(text)
+        unit = unit_of(number) if number.is_finite() else None  # type: ignore[arg-type]
+    except ArithmeticError:
+        return None
+    if unit is None:
+        return None
+    at = (number - Decimal(_JULIAN_EPOCH)) * DAY if unit == "julian" else number * SECOND / PER_SECOND[unit]
+    return _reading(int(at), ZoneInfo(timezone)) if timezone else int(at)
+
+
+def in_unit(at: int, unit: str) -> float:
+    """Return the greatest number of *unit*s, of 64 bits, that is not above the microsecond *at*."""
+    if unit == "s" and at % SECOND:
+        return at / SECOND
+    if unit != "julian":
+        return max(-(2**63), min(-(-(at + 1) * PER_SECOND[unit] // SECOND) - 1, 2**63 - 1))
+    # Doubles of this size are about 40 microseconds apart: a step or two from the quotient.
+    found = math.nextafter(at / DAY + _JULIAN_EPOCH, -math.inf)
+    while (above := from_number(repr(following := math.nextafter(found, math.inf)))) is not None and above <= at:
+        found = following
+    return found
+
+
 def from_text(value: str, timezone: str | None = None) -> int | None:
     """Return the instant that *value* names, or, without a zone in it, its reading; None if it is no time.
 
-    With *timezone*, values that carry an offset become readings of that zone, so that one column has one order.
+    With *timezone*, values that carry an offset become readings of that zone, so that one column has one order. A
+    number is the instant that it counts.
     """
     text = value.strip()
     if len(text) < 10 or text[4] != "-":
-        return None
+        return from_number(text, timezone)
     if text.endswith(" UTC"):
         # Ruby writes `… UTC`, Go `… +0000 UTC`.
         text = text[:-4] if text[-9:-8] in ("+", "-") else text[:-4] + "Z"

@@ -250,3 +250,67 @@ def test_epochs_of_any_unit_are_followed(
     s1.execute("INSERT INTO ev VALUES (1, 'tie', ?), (7, 'next', ?)", (value, value + (1e-6 if unit == "s" else 1)))
     assert [r["id"] for r in project.poll()["ev"]] == [1, 7]
     assert project.poll()["ev"] == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "numbers"),
+    [
+        ("DATETIME", (1714557600, 1714557601, 1714557700)),
+        ("TIMESTAMP", (1714557600123, 1714557600124, 1714557700000)),
+        ("DATETIME", (1714557600.25, 1714557601.5, 1714557700.5)),
+        ("DATETIME", (1714557600123456, 1714557600123457, 1714557700000000)),
+        ("TIMESTAMP", (1714557600123456789, 1714557600123457790, 1714557700000000000)),
+        ("DATETIME", (2460431.9166, 2460431.9167, 2460431.9179)),
+    ],
+)
+def test_epochs_in_a_column_that_is_declared_for_times_come_to_rest(
+    tmp_path: Path, sqlite_db: SQLiteFile, declared: str, numbers: tuple[Any, Any, Any]
+) -> None:
+    s1, (first, second, third) = sqlite_db.connection, numbers
+    s1.execute(
+        f"CREATE TABLE ev (id INTEGER PRIMARY KEY, updated_at {declared} NOT NULL, created_at {declared}, deleted_at {declared})"
+    )
+    s1.execute("INSERT INTO ev VALUES (1, ?, ?, NULL), (2, ?, ?, NULL)", (first, first, second, first))
+    project, clock = Project(tmp_path, sqlite_db.url, {"ev": {"page_size": 1}}), FakeClock()
+    assert kinds(project.poll(clock=clock)["ev"], "id") == [("insert", 1), ("update_postimage", 2)]
+    for _ in range(3):
+        clock.advance(100)
+        assert project.poll(clock=clock)["ev"] == []
+    assert project.results["ev"].read == 0, "what has stood for lookback is read no more"
+    s1.execute("UPDATE ev SET deleted_at = ? WHERE id = 1", (third,))
+    s1.execute("INSERT INTO ev VALUES (3, ?, ?, NULL)", (third, third))
+    assert kinds(project.poll(clock=clock)["ev"], "id") == [("delete", 1), ("insert", 3)]
+    assert project.poll(clock=clock)["ev"] == []
+
+
+def test_numbers_written_as_text_are_refused_with_an_example(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE ev (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL)")
+    s1.execute("INSERT INTO ev VALUES (1, '2024-05-01 10:00:00'), (2, '1714557600')")
+    run = Project(tmp_path, sqlite_db.url, {"ev": {}}).cli("run", "--once")
+    assert run.code == 2
+    assert '"ev": cursor column "updated_at" holds a number as text, \'1714557600\' (key: id=2)' in run.err
+
+
+def test_two_forms_of_one_time_in_one_column_are_both_read(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    """RC-35"""
+    s1 = sqlite_db.connection
+    s1.execute(
+        "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL)"
+    )
+    for row in (
+        (1, "api", "2024-05-02T07:00:00Z"),
+        (2, "cli", "2024-05-02 06:00:00"),
+        (3, "offset", "2024-05-02T09:30:00+02:00"),
+    ):
+        s1.execute("INSERT INTO jobs VALUES (?, ?, ?3, ?3)", row)
+    project, clock = Project(tmp_path, sqlite_db.url, {"jobs": {}}), FakeClock(1_714_730_000 * SECOND)
+    assert sorted(r["id"] for r in project.poll(clock=clock)["jobs"]) == [1, 2, 3]
+    for _ in range(2):
+        # All is closed up to 07:30, the instant of the third.
+        clock.advance(100)
+        assert project.poll(clock=clock)["jobs"] == []
+    s1.execute("INSERT INTO jobs VALUES (4, 'cli', '2024-05-02 08:00:00', '2024-05-02 08:00:00')")
+    s1.execute("UPDATE jobs SET state = 'done', updated_at = '2024-05-02 08:05:00' WHERE id = 2")
+    assert kinds(project.poll(clock=clock)["jobs"], "id") == [("insert", 4), ("update_postimage", 2)]
+    assert project.poll(clock=clock)["jobs"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -79,8 +80,48 @@ def test_a_day_is_over_only_at_its_end_and_a_minute_too(moment: datetime) -> Non
 
 
 @pytest.mark.parametrize(
+    ("number", "at"),
+    [
+        ("1714557600", 1_714_557_600_000_000),
+        ("1714557600.25", 1_714_557_600_250_000),
+        ("1714557600123", 1_714_557_600_123_000),
+        ("1714557600123456", 1_714_557_600_123_456),
+        ("1714557600123456789", 1_714_557_600_123_456),
+        ("2460431.916666667", 1_714_557_600_000_028),
+        ("2440587.5", 0),
+    ],
+)
+def test_a_number_in_a_column_of_times_is_the_instant_that_it_counts(number: str, at: int) -> None:
+    assert cursor.from_text(number) == at
+    assert cursor.from_text(number, "Europe/Berlin") in (at + 3_600 * SECOND, at + 7_200 * SECOND)
+    found = cursor.comparable(pa.array([number, None]))
+    assert found.tolist() == [at, cursor.NONE]
+
+
+@given(st.integers(10**15, 2 * 10**15), st.sampled_from(("s", "ms", "us", "ns", "julian")))
+def test_no_number_above_a_bound_is_at_or_below_its_instant(at: int, unit: cursor.Count) -> None:
+    bound = cursor.in_unit(at, unit)
+    found = cursor.from_number(repr(bound))
+    assert found is not None
+    assert found <= at
+    following = cursor.from_number(repr(bound + 1 if type(bound) is int else math.nextafter(bound, math.inf)))
+    assert following is not None
+    assert following >= at if unit == "s" else following > at
+
+
+def test_numbers_of_different_units_never_overlap() -> None:
+    assert [cursor.unit_of(10**n) for n in range(20)] == [
+        *(None,) * 8, "s", "s", None, "ms", "ms", None, "us", "us", None, "ns", "ns", None,
+    ]  # fmt: skip
+    assert cursor.unit_of(20_240_501) is None
+    assert cursor.unit_of(float("inf")) is None
+    assert cursor.unit_of(2_460_431.5) == "julian"
+
+
+@pytest.mark.parametrize(
     "text",
-    ["", "now", "infinity", "1714557600", "0000-00-00 00:00:00", "0000-00-00", "2024-13-01", "2024-02-30 10:00:00",
+    ["", "now", "infinity", "17145576", "0", "nan", "-1e400", "0000-00-00 00:00:00", "0000-00-00", "2024-13-01",
+     "2024-02-30 10:00:00",
      "01.05.2024 10:00", "20240501T100000", "2024-05-01 25:00:00", "2024-05-01 UTC",
      "2024-05-01T10:00:00 Europe/Paris"],
 )  # fmt: skip

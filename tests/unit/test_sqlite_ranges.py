@@ -119,12 +119,17 @@ def test_closed_values_outside_of_any_calendar_do_not_fail() -> None:
 def test_numbers_of_each_unit_have_their_own_bounds() -> None:
     closed = 1_714_557_600 * SECOND
     for unit, number in (("s", 1_714_557_600), ("ms", 1_714_557_600_123), ("us", 1_714_557_600_123_456)):
-        assert ranges_.unit_of(number) == unit
-        last = ranges_.epochs(closed, unit)[-1]
+        last = ranges_.counts(closed, unit, None)[-1]
         assert isinstance(last.low, int)
         assert last.low <= number < last.low + cursor.PER_SECOND[unit]
-    assert ranges_.unit_of(20_240_501) is None
-    assert ranges_.unit_of(float("inf")) is None
+        assert cursor.from_number(str(last.low)) == closed
+        # The clock in Berlin is ahead: its reading, taken for an instant, would pass rows over.
+        ahead = ranges_.counts(closed + 7_200 * SECOND, unit, "Europe/Berlin")[-1]
+        assert isinstance(ahead.low, int)
+        assert ahead.low <= last.low
+    julian = ranges_.counts(closed, "julian", None)[-1]
+    assert isinstance(julian.low, float)
+    assert 0 <= 2_460_431.916666667 - julian.low < 1e-9
 
 
 def test_reals_are_bounded_from_below() -> None:
