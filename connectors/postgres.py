@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from connectors import postgres_catalog as catalog
 from connectors import postgres_types as types
+from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Server, Session, View
+from connectors.postgres_session import Session
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.model import Horizon, Memory, Page, Table, Tracked
 from sidecar.sql import quoted
-
-_KEPT = 64
 
 
 class PostgresConnector(SourceConnector):
@@ -60,22 +58,9 @@ class PostgresConnector(SourceConnector):
             self._reader.forget()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
-        """Return the snapshot's clock, and since when nothing older can still be running.
-
-        The history says when which transaction ids had not been given out yet. So if an earlier poll's next id is not
-        above this snapshot's xmin, every transaction that still runs got its id after that poll.
-        """
+        """Return the snapshot's clock, and since when nothing older can still be running."""
         with self._session.snapshot(tracked.name) as view:
-            past = _past(memory, view, self._session.server)
-            settled = view.now if view.xmin == view.next else _settled(past.history, view)
-            kept = {
-                "history": [list(entry) for entry in _kept(past.history, view)],
-                "server": past.server,
-                "restores": past.restores,
-            }
-            if tracked.table.kind != "table":
-                return Horizon(view.now, settled, None, kept)
-            return Horizon(view.now, settled, view.xmin, kept, f"{past.server}#{past.restores}")
+            return horizon(view, self._session.server, memory, versioned=tracked.table.kind == "table")
 
     def greatest(self, page: Page, at_most: int | None) -> int | None:
         """Return the greatest cursor value that is not above *at_most*, from the cursor's index where there is one."""
@@ -133,47 +118,3 @@ class PostgresConnector(SourceConnector):
 
     def close(self) -> None:
         self._session.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Past:
-    """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`."""
-
-    server: str
-    restores: int
-    history: Sequence[tuple[int, int]]
-
-
-def _past(memory: Memory, view: View, server: Server) -> _Past:
-    """Return what *memory* says that holds for this server.
-
-    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A standby
-    may be behind another one that was asked before: that is no restore, but the history is of no use there.
-    """
-    held: Any = memory or {}
-    history = [(int(time), int(following)) for time, following in held.get("history", [])]
-    restores = int(held.get("restores", 0))
-    if held.get("server", server.identity) != server.identity:
-        return _Past(server.identity, 0, [])
-    if any(following > view.next for _, following in history):
-        return _Past(server.identity, restores if server.standby else restores + 1, [])
-    return _Past(server.identity, restores, history)
-
-
-def _settled(history: Sequence[tuple[int, int]], view: View) -> int | None:
-    return max((time for time, following in history if following <= view.xmin), default=None)
-
-
-def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:
-    """Return the history that a later poll may need: the latest entry at or below xmin, those after it, and this one.
-
-    Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
-    Of two entries with the same id the later says more.
-    """
-    known = {following: time for time, following in sorted([*history, (view.now, view.next)])}
-    entries = sorted((time, following) for following, time in known.items())
-    settled = [entry for entry in entries if entry[1] <= view.xmin]
-    entries = [*settled[-1:], *(entry for entry in entries if entry[1] > view.xmin)]
-    while len(entries) > _KEPT:
-        entries = [entries[0], *entries[1:-1:2], entries[-1]]
-    return entries

@@ -50,27 +50,43 @@ _HARMLESS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """The oldest transaction of the other sessions at the time `asked`: when it `began` (None: there is none), and
+    `who` that is; and the name of a `prepared` one, which belongs to no session. Microseconds UTC.
+    """
+
+    asked: int
+    began: int | None
+    who: str
+    prepared: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What one snapshot is: transactions below `xmin` are over, those from `xmax` on are not; and when it was.
 
-    `next` is the id that had not been given out yet. None runs if it is `xmin`.
+    `next` is the id that had not been given out yet. None runs if it is `xmin`. `running` is what else was seen just
+    before, where the role may see it.
     """
 
     xmin: int
     xmax: int
     next: int
     now: int
+    running: Running | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Which server a connection reached: its cluster and timeline, as far as it tells, and whether it is a standby.
+    """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, and
+    whether the role sees what other sessions do there.
 
     A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
     """
 
     identity: str
     standby: bool
+    sees_sessions: bool
 
 
 # The timeline of what is being written now; a standby only knows that of its last restart point.
@@ -81,6 +97,25 @@ _SERVER = (
     " pg_catalog.pg_is_in_recovery()"
     " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
 )
+
+_SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
+
+# To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
+# begins in between has a later clock. Vacuum and senders of WAL write no rows, nor do another database's sessions.
+_RUNNING = """\
+SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, oldest.began, oldest.who, (
+    SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
+    ORDER BY prepared LIMIT 1
+) FROM (SELECT) AS one LEFT JOIN LATERAL (
+    SELECT (extract(epoch FROM xact_start) * 1000000)::int8 AS began, pg_catalog.concat(
+        'session ', pid, ' of ', usename, CASE WHEN application_name <> '' THEN ', ' || application_name END,
+        ', ', state
+    ) AS who
+    FROM pg_catalog.pg_stat_activity
+    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
+    ORDER BY xact_start LIMIT 1
+) AS oldest ON true"""
 
 
 class Session:
@@ -256,12 +291,17 @@ class Session:
             return self._view()
 
     def _view(self) -> View:
+        running = None
+        if self.server.sees_sessions:
+            seen = self.connection.execute(_RUNNING).fetchone()
+            assert seen is not None
+            running = Running(*seen)
         cursor = self.connection.execute(f"{BEGIN}; {_VIEW}")
         cursor.nextset()
         row = cursor.fetchone()
         assert row is not None
         xmin, xmax, given, now = map(int, row)
-        return View(xmin, xmax, xmax + given, now)
+        return View(xmin, xmax, xmax + given, now, running)
 
     def _lost(self) -> bool:
         return self._connection is not None and (self._connection.closed or self._connection.broken)
@@ -282,8 +322,11 @@ def _server(connection: Connection) -> Server:
     except psycopg.errors.InsufficientPrivilege:
         # Not every provider lets everyone ask.
         row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
+    sees = connection.execute(_SEES).fetchone()
     assert row is not None
-    return Server(*row)
+    assert sees is not None
+    identity, standby = row
+    return Server(identity, standby, sees[0] and not standby)
 
 
 _LOGIN = {

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar.model import Horizon, PassMark, Position, Progress, Scalar, Watermark
+from sidecar.model import Hold, Horizon, PassMark, Position, Progress, Scalar, Watermark
 
 FORMAT = 2
 
@@ -79,6 +79,7 @@ def dump_watermark(mark: Watermark) -> str:
             "added": mark.added,
             "era": mark.era,
             "doubt": mark.doubt,
+            "hold": _dump_hold(mark.hold),
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -103,6 +104,7 @@ def load_watermark(text: str | bytes) -> Watermark:
         added=raw["added"],
         era=raw["era"],
         doubt=raw["doubt"],
+        hold=raw["hold"] and Hold(*raw["hold"]),
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 
@@ -120,8 +122,9 @@ def _load_mark(raw: list[object]) -> PassMark:
 
 def _dump_progress(progress: Progress) -> dict[str, object]:
     horizon = progress.horizon
+    seen = (horizon.now, horizon.settled, horizon.floor, horizon.memory, horizon.era)
     return {
-        "horizon": [horizon.now, horizon.settled, horizon.floor, horizon.memory, horizon.era],
+        "horizon": [*seen, _dump_hold(horizon.hold)],
         "closing": {name: _dump_mark(m) for name, m in progress.closing.items()},
         "scan": progress.scan,
         "after": _dump_position(progress.after),
@@ -133,7 +136,13 @@ def _load_progress(raw: dict[str, object]) -> Progress:
     assert isinstance(closing, dict)
     assert isinstance(horizon, list)
     marks = {name: _load_mark(m) for name, m in closing.items()}
-    return Progress(Horizon(*horizon), marks, scan, _load_position(raw["after"]))  # type: ignore[arg-type]
+    now, settled, floor, memory, era, hold = horizon
+    view = Horizon(now, settled, floor, memory, era, hold and Hold(*hold))
+    return Progress(view, marks, scan, _load_position(raw["after"]))  # type: ignore[arg-type]
+
+
+def _dump_hold(hold: Hold | None) -> object:
+    return None if hold is None else [hold.since, hold.by]
 
 
 def _dump_position(position: Position | None) -> object:

@@ -93,6 +93,7 @@ class TableSettings(_Section):
     timezone: Zone | None = None
     page_size: Integer | None = None
     lookback: Micros | None = None
+    max_hold: Micros | None = None
     created_at_tolerance: Micros | None = None
     updated_at_unit: Unit | None = None
     sinks: Names | None = None

@@ -12,6 +12,8 @@ come to rest at M. A row stamped in the future takes no part in M, so it moves n
 
 from __future__ import annotations
 
+import dataclasses
+
 from sidecar import cursor
 from sidecar.clock import SECOND
 from sidecar.model import CursorKind, Horizon, Pass, PassMark, Tracked
@@ -35,6 +37,13 @@ def lookback(tracked: Tracked, kind: CursorKind) -> int:
     """Return the effective lookback in microseconds."""
     coarse = kind == "text" or tracked.unit == "s" or (kind in ("number", "real") and tracked.unit is None)
     return tracked.lookback + TICK if coarse else tracked.lookback
+
+
+def given_up(view: Horizon, tracked: Tracked) -> Horizon:
+    """Return *view* without what has been running for longer than `max_hold`: it is waited for no more."""
+    if tracked.max_hold is None or (view.settled is not None and view.settled >= view.now - tracked.max_hold):
+        return view
+    return dataclasses.replace(view, settled=view.now - tracked.max_hold)
 
 
 def close(mark: PassMark, greatest: int | None, horizon: Horizon, tracked: Tracked, scan: Pass) -> PassMark:

@@ -97,6 +97,7 @@ class Tracked:
     timezone: str | None = None
     unit: Unit | None = None
     lookback: int = 60_000_000
+    max_hold: int | None = None
     tolerance: int = 0
     page_size: int = 50_000
     key_is_unique: bool = True
@@ -161,6 +162,14 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """What holds a horizon back: `by` in words, since when (microseconds UTC; None: unknown)."""
+
+    since: int | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Horizon:
     """What a source knows, at one instant, of rows that are still to appear.
 
@@ -169,6 +178,7 @@ class Horizon:
     floor    versions at or above it may be met again by a later poll; None where the source has no versions
     memory   handed back by the next poll
     era      which numbering of versions this is: another one after a restore or a failover; None: no versions
+    hold     the oldest transaction that keeps `settled` from being `now`, if any
     """
 
     now: int
@@ -176,6 +186,7 @@ class Horizon:
     floor: int | None = None
     memory: Memory = None
     era: str | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +217,8 @@ class Watermark:
     `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
     holds; `offset` is the last segment written. `kept` and `added` count the remembered deliveries after the last
     clean-up, and since. `era` is the numbering that `since` belongs to; `doubt`, after it has changed and until a poll
-    is complete, the offset up to which the log tells by content what has been delivered.
+    is complete, the offset up to which the log tells by content what has been delivered. `hold` is what held the last
+    complete poll's horizon back.
     """
 
     settings: str
@@ -222,6 +234,7 @@ class Watermark:
     added: int = 0
     era: str | None = None
     doubt: int | None = None
+    hold: Hold | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

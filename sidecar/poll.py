@@ -115,6 +115,7 @@ def check_schema(tracked: Tracked, log: ChangeLog) -> None:
 def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: Horizon) -> Progress:
     """Return the poll that starts at *view*: what it will close is settled before its first row is read."""
     closing: dict[PassName, PassMark] = {}
+    view = horizon.given_up(view, tracked)
     for scan in tracked.passes:
         before = mark.marks.get(scan.name, PassMark())
         # The greatest of all its rows, those included that an earlier pass of this poll reads in its stead: so that the
@@ -243,6 +244,7 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
         progress=None,
         era=view.era,
         doubt=None,
+        hold=view.hold,
     )
 
 

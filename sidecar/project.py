@@ -21,7 +21,7 @@ from sidecar.errors import SettingsError, StateDamaged
 from sidecar.files import filename, make_folder
 from sidecar.horizon import kind_of
 from sidecar.lock import StateLock
-from sidecar.model import CursorKind, PassMark, PassName, Tracked, Unit, Watermark
+from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
 from sidecar.poll import Step, change_schema, fresh_watermark
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 
@@ -44,6 +44,7 @@ class TableStatus:
     in_progress: bool
     positions: Mapping[str, int]
     error: str | None
+    hold: Hold | None = None
 
 
 class Sidecar:
@@ -164,7 +165,11 @@ class Sidecar:
             greatest = first.greatest[-1][1] if first.greatest else None
             held = {sink: p.acknowledged for (table, sink), p in positions.items() if table == name}
             error, busy = notes.get(name), mark.progress is not None
-            found.append(TableStatus(name, mark.offset, greatest, mark.kind, mark.unit, mark.polled, busy, held, error))
+            found.append(
+                TableStatus(
+                    name, mark.offset, greatest, mark.kind, mark.unit, mark.polled, busy, held, error, mark.hold
+                )
+            )
         return found
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from sidecar import retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
-from sidecar.model import Tracked
+from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ log_ = logging.getLogger("sidecar")
 
 ATTEMPTS = 4
 """How often one poll of a table is tried before it is left to the next run."""
+
+LONG_HOLD = 60 * SECOND
+"""A transaction that has been running for longer is named in the log."""
 
 FIRST_PAUSE = 0.2
 """Seconds before the second attempt; the pauses then double."""
@@ -61,8 +65,10 @@ class Runner:
     spark: SparkSession | None = None
     stop: threading.Event | None = None
     on_step: Callable[[Step], None] | None = None
+    long_hold: int = LONG_HOLD
     _stale: bool = False
     _quiet: dict[str, object] = field(default_factory=dict)
+    _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -175,8 +181,27 @@ class Runner:
         seen = mark.marks["updated"].greatest if mark is not None else ()
         if result.rows and mark is not None and mark.polled is not None and seen and tracked.unit in (None, "us"):
             result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
+        if mark is not None and mark.polled is not None:
+            self._tell_of_a_hold(tracked, mark.hold, mark.polled)
         if pulse is not None:
             self._quiet[tracked.name] = pulse
+
+    def _tell_of_a_hold(self, tracked: Tracked, hold: Hold | None, now: int) -> None:
+        """Say once of each hold that outlasts a minute, and once that it is given up."""
+        if hold is None or hold.since is None or now - hold.since <= self.long_hold:
+            self._holds.pop(tracked.name, None)
+            return
+        given_up = tracked.max_hold is not None and now - hold.since > tracked.max_hold
+        if self._holds.get(tracked.name) == (hold, given_up):
+            return
+        self._holds[tracked.name] = hold, given_up
+        log_.warning(
+            "table=%s held_s=%d held_by=%s: %s", tracked.name, (now - hold.since) // SECOND, json.dumps(hold.by),
+            "max_hold is over, so it is waited for no more. What it still commits under an older stamp will not be "
+            f"delivered; to be sure, once it is over: sidecar watermark reset {tracked.name}"
+            if given_up
+            else "what was stamped since may still appear, so it is looked at again at each poll",
+        )  # fmt: skip
 
     def _again(self, once: Callable[[], None], error: SourceUnavailable) -> None:
         """Retry a poll that failed for what may pass; it goes on from its last page."""

@@ -46,6 +46,8 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
                 name: _position(t, name) for name in settings.sinks if name in t.positions or _takes(settings, name, t)
             },
             "polling": t.in_progress,
+            "held_by": None if t.hold is None else t.hold.by,
+            "held_since": None if t.hold is None or t.hold.since is None else iso(t.hold.since),
             "error": t.error,
         }
         for t in tables
@@ -74,7 +76,16 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
         sinks = [
             f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in row["sinks"].items()
         ]
-        state = row["error"] or ("poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet")
+        held = (
+            f"waits for {row['held_by']}, since {row['held_since'] or 'before the first poll'}"
+            if row["held_by"]
+            else ""
+        )
+        state = (
+            row["error"]
+            or held
+            or ("poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet")
+        )
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
         found.add_row(
             *_plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-", state])

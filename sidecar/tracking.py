@@ -96,7 +96,11 @@ def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
         key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
-        **{k: merged[k] for k in ("deleted_when", "not_deleted", "timezone", "lookback", "page_size") if k in merged},
+        **{
+            k: merged[k]
+            for k in ("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size")
+            if k in merged
+        },
     )
 
 

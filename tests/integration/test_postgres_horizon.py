@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import sidecar
 from connectors.postgres import PostgresConnector
+from sidecar.clock import SystemClock
 from sidecar.connector import Source
-from sidecar.model import Horizon, Memory
+from sidecar.model import Hold, Horizon, Memory
+from sidecar.runner import Runner
 from sidecar.testing.contract import tracked
+from tests.cases.harness import Project
 from tests.servers import Database
 
 
@@ -91,3 +97,86 @@ def test_a_server_that_went_back_by_a_copy_of_its_disk_begins_a_new_era(connecto
     elsewhere = look(connector, {**before.memory, "server": "7000000000000000000/00000001"})
     assert elsewhere.era == before.era
     assert elsewhere.memory == {**before.memory, "history": [[elsewhere.now, history[-1][1]]]}
+
+
+@pytest.fixture
+def monitor(pg: Database, connector: PostgresConnector) -> Iterator[PostgresConnector]:
+    """A connector of a role that sees what other sessions do."""
+    del connector
+    found = PostgresConnector(Source(pg.url))
+    yield found
+    found.close()
+
+
+def test_a_role_that_sees_sessions_knows_of_a_transaction_that_has_not_written_yet(
+    pg: Database, connector: PostgresConnector, monitor: PostgresConnector
+) -> None:
+    """It has no number, and will stamp its rows with its beginning: numbers alone would need lookback to cover that."""
+    quiet = look(monitor)
+    assert quiet.hold is None
+    with pg.connect(application_name="invoicing") as writer:
+        writer.execute("BEGIN")
+        (began,) = writer.execute("SELECT (extract(epoch FROM now()) * 1000000)::int8").fetchone() or (None,)
+        (pid,) = writer.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+        during = look(monitor)
+        assert during.settled == began
+        assert during.hold == Hold(began, f"session {pid} of {pg.server.user}, invoicing, idle in transaction")
+        blind = look(connector)
+        assert blind.settled == blind.now
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        assert look(monitor, during.memory).settled == began
+        blind = look(connector)
+        assert (blind.settled, blind.hold and blind.hold.since) == (None, None)
+        assert blind.hold is not None
+        assert blind.hold.by.endswith("; a role with pg_read_all_stats sees whose")
+        writer.execute("ROLLBACK")
+    after = look(monitor, during.memory)
+    assert after.hold is None
+    assert after.settled is not None
+    assert quiet.now < after.settled <= after.now
+
+
+def test_a_prepared_transaction_is_found_where_sessions_are_seen(pg: Database, monitor: PostgresConnector) -> None:
+    before = look(monitor)
+    with pg.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        writer.execute("PREPARE TRANSACTION 'waiting'")
+        during = look(monitor, before.memory)
+        writer.execute("ROLLBACK PREPARED 'waiting'")
+    assert during.settled == before.now
+    assert during.hold == Hold(before.now, 'the prepared transaction "waiting"')
+
+
+def test_a_hold_is_named_in_the_log_and_in_status_and_given_up_where_that_is_asked_for(
+    pg: Database, connector: PostgresConnector, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    del connector
+    project = Project(tmp_path, pg.url, {"t": {"lookback": "0s"}})
+    with pg.connect() as admin, pg.connect(application_name="invoicing") as writer:
+        admin.execute("INSERT INTO t VALUES (1, now(), now())")
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (2, now(), now())")
+        admin.execute("INSERT INTO t VALUES (3, now(), now())")
+        with sidecar.open(project.path) as sc:
+            runner = Runner(sc, long_hold=0)
+            assert runner.poll()["t"].rows == 2
+            runner.poll()
+        assert caplog.text.count("held_by=") == 1
+        assert "what was stamped since may still appear" in caplog.text
+        (status,) = json.loads(project.cli("status", "--json").out)
+        assert "invoicing, idle in transaction" in status["held_by"]
+        assert status["held_since"].endswith("Z")
+        assert "waits for session" in project.cli("status").out.replace("\n", " ")
+        project.tables = {"t": {"lookback": "0s", "max_hold": "1ms"}}
+        project.write()
+        with sidecar.open(project.path) as sc:
+            for _ in range(2):
+                SystemClock().sleep(0.01)
+                assert Runner(sc, long_hold=0).poll()["t"].rows == 0
+        assert "max_hold is over" in caplog.text
+        writer.execute("COMMIT")
+    # That is the risk: it was stamped before what has been closed meanwhile.
+    assert project.poll()["t"] == []
+    (status,) = json.loads(project.cli("status", "--json").out)
+    assert (status["held_by"], status["held_since"]) == (None, None)

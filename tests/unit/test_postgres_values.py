@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from connectors import postgres_catalog as catalog
 from connectors import postgres_types as types
-from connectors.postgres import PostgresConnector, _kept, _settled
+from connectors.postgres import PostgresConnector
+from connectors.postgres_horizon import _by_number, _kept
 from connectors.postgres_session import View
 from sidecar import cursor
 from sidecar.connector import Source
@@ -127,7 +128,7 @@ def test_a_thinned_history_never_claims_more_than_a_full_one(steps: list[tuple[i
         now, following = now + seconds, following + begun
         xmin = min(following, xmin + ended)
         view = View(xmin, xmin, following, now)
-        told, true = _settled(kept, view), _settled(full, view)
+        told, true = _by_number(kept, view), _by_number(full, view)
         assert told is None or (true is not None and told <= true)
         kept, full = _kept(kept, view), [*full, (now, following)]
         assert len(kept) <= 64
@@ -137,8 +138,8 @@ def test_a_history_of_no_more_than_it_may_keep_answers_exactly() -> None:
     kept: list[tuple[int, int]] = []
     for n in range(20):
         kept = _kept(kept, View(5, 5, 10 + n, 1_000 + n))
-    assert _settled(kept, View(21, 21, 40, 2_000)) == 1_011
-    assert _settled(kept, View(9, 9, 40, 2_000)) is None
+    assert _by_number(kept, View(21, 21, 40, 2_000)) == 1_011
+    assert _by_number(kept, View(9, 9, 40, 2_000)) is None
 
 
 def test_comparable_integers_are_those_of_the_core() -> None:

@@ -1,0 +1,98 @@
+"""What PostgreSQL knows of rows still to appear: which transactions run, since when, and who holds the horizon back.
+
+Two ways, and the one nearer to the truth is taken where the role may go it:
+
+  sessions   pg_stat_activity, read just before the snapshot: the oldest transaction of this database, those that have
+             begun and not written yet among them. It takes pg_read_all_stats, and a primary.
+  numbers    the history `(time, next transaction id)` of earlier snapshots: what is older than this snapshot's xmin is
+             over. Any role may, on standbys too; prepared transactions, which have no session, are found by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.postgres_session import Server, View
+from sidecar.model import Hold, Horizon, Memory
+
+_KEPT = 64
+
+
+def horizon(view: View, server: Server, memory: Memory, *, versioned: bool) -> Horizon:
+    """Return the horizon at *view*, given what an earlier poll has handed out; *versioned*: rows have an xmin."""
+    past = _past(memory, view, server)
+    kept = {
+        "history": [list(entry) for entry in _kept(past.history, view)],
+        "server": past.server,
+        "restores": past.restores,
+    }
+    settled, hold = _settled(past.history, view, server)
+    if not versioned:
+        return Horizon(view.now, settled, None, kept, hold=hold)
+    return Horizon(view.now, settled, view.xmin, kept, f"{past.server}#{past.restores}", hold)
+
+
+def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> tuple[int | None, Hold | None]:
+    """Return since when every transaction that may still commit has begun, and which one is the oldest."""
+    by_number = view.now if view.xmin == view.next else _by_number(history, view)
+    running = view.running
+    if running is None:
+        where = " on the primary" if server.standby else "; a role with pg_read_all_stats sees whose"
+        held = by_number == view.now
+        return by_number, None if held else Hold(by_number, f"transaction {view.xmin}{where}")
+    if running.prepared is not None and (by_number is None or by_number < running.asked):
+        return by_number, Hold(by_number, f'the prepared transaction "{running.prepared}"')
+    if running.began is None or running.began >= running.asked:
+        return running.asked, None
+    return running.began, Hold(running.began, running.who)
+
+
+def _by_number(history: Sequence[tuple[int, int]], view: View) -> int | None:
+    """Return a time when no transaction had written that still runs.
+
+    If an earlier poll's next id is not above this snapshot's xmin, every transaction that still runs got its id after
+    that poll.
+    """
+    return max((time for time, following in history if following <= view.xmin), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`."""
+
+    server: str
+    restores: int
+    history: Sequence[tuple[int, int]]
+
+
+def _past(memory: Memory, view: View, server: Server) -> _Past:
+    """Return what *memory* says that holds for this server.
+
+    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A standby
+    may be behind another one that was asked before: that is no restore, but the history is of no use there.
+    """
+    held: Any = memory or {}
+    history = [(int(time), int(following)) for time, following in held.get("history", [])]
+    restores = int(held.get("restores", 0))
+    if held.get("server", server.identity) != server.identity:
+        return _Past(server.identity, 0, [])
+    if any(following > view.next for _, following in history):
+        return _Past(server.identity, restores if server.standby else restores + 1, [])
+    return _Past(server.identity, restores, history)
+
+
+def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:
+    """Return the history that a later poll may need: the latest entry at or below xmin, those after it, and this one.
+
+    Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
+    Of two entries with the same id the later says more.
+    """
+    known = {following: time for time, following in sorted([*history, (view.now, view.next)])}
+    entries = sorted((time, following) for following, time in known.items())
+    settled = [entry for entry in entries if entry[1] <= view.xmin]
+    entries = [*settled[-1:], *(entry for entry in entries if entry[1] > view.xmin)]
+    while len(entries) > _KEPT:
+        entries = [entries[0], *entries[1:-1:2], entries[-1]]
+    return entries
