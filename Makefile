@@ -9,7 +9,7 @@ JAVA_IS_FINE = for java in "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" java; do \
 	[ -n "$$java" ] && "$$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' && exit 0; done; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types bench clean
+.PHONY: help install demo test lint format types bench bench-loss clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -45,6 +45,9 @@ types: install ## Check types
 
 bench: install ## Run the benchmarks
 	@$(BIN)/python -m benchmarks
+
+bench-loss: install ## Count the rows that copies lose while others write: Sidecar, a plain watermark, dlt
+	@$(BIN)/python -m benchmarks.loss
 
 clean: ## Remove .venv and everything the tools made
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
