@@ -75,9 +75,15 @@ def ask(bench: Bench, seconds: float, python: Path | None) -> Iterator[list[Scor
             with pg.connect() as connection:
                 return dict(connection.execute("SELECT id, version FROM items").fetchall())
 
-        bench.say(f"PostgreSQL: {writers.WRITERS} writers, late commits, {seconds:g} s")
-        pollers = _pollers(folder, pg.reader_url, python)
-        yield measure("PostgreSQL", writers.postgres(pg.connect, seconds), in_postgres, pollers, seconds)
+        writers.make(pg.connect)
+        with servers.standby_of(pg) as standby:
+            for name, url in (("PostgreSQL", pg.reader_url), ("PostgreSQL standby", standby)):
+                bench.say(f"{name}: {writers.WRITERS} writers, late commits, {seconds:g} s")
+                home = folder / name.replace(" ", "-")
+                home.mkdir()
+                pollers = _pollers(home, url, python)
+                writing = writers.postgres(pg.connect, seconds, standby if url == standby else None)
+                yield measure(name, writing, in_postgres, pollers, seconds)
     for epochs in (False, True):
         form = "epoch seconds" if epochs else "text"
         with bench.scratch() as folder:

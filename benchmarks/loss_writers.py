@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psycopg
 
+from sidecar.clock import SystemClock
+
 WRITERS = 8
 KEYS = 200
 
@@ -35,16 +37,40 @@ _WRITE = (
 )
 
 
-@contextlib.contextmanager
-def postgres(connect: Callable[[], psycopg.Connection], seconds: float) -> Iterator[None]:
-    """Write while the block runs: eight sessions, and one transaction that is open for half of *seconds*."""
+def make(connect: Callable[[], psycopg.Connection]) -> None:
+    """Make the table."""
     with connect() as admin:
         admin.execute(POSTGRES)
+
+
+@contextlib.contextmanager
+def postgres(connect: Callable[[], psycopg.Connection], seconds: float, standby: str | None) -> Iterator[None]:
+    """Write while the block runs: eight sessions, and one transaction that is open for half of *seconds*.
+
+    At the end, wait until *standby*, if any, has it all.
+    """
+    with connect() as admin:
+        admin.execute("TRUNCATE items")
+    _wait_for(connect, standby)
     stop = threading.Event()
     hands = [threading.Thread(target=_postgres_writer, args=(connect(), n, stop)) for n in range(WRITERS)]
     hands.append(threading.Thread(target=_long_transaction, args=(connect(), seconds / 2, stop)))
     with _working(hands, stop):
         yield
+    _wait_for(connect, standby)
+
+
+def _wait_for(connect: Callable[[], psycopg.Connection], standby: str | None) -> None:
+    if standby is None:
+        return
+    with connect() as primary:
+        written = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    for _ in range(600):
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(standby, autocommit=True) as there:
+            if there.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", written).fetchone() == (True,):
+                return
+        SystemClock().sleep(0.1)
+    raise TimeoutError("the standby does not follow")
 
 
 def _postgres_writer(connection: psycopg.Connection, number: int, stop: threading.Event) -> None:

@@ -126,12 +126,13 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
         return [*odd, Range(first, following, only=only, values=values), Range(following)]
     # 'D HH:MM' stands for the whole minute, 'D' for the whole day.
     blank, letter = (f"{day}{sign}{minute}" for sign in " T")
-    only = "{c} = ? OR {c} >= ?"
+    # The closed second itself is over, with and without a Z; its fractions may not be.
+    only = "{c} = ? OR ({c} > ? AND {c} <> ?)"
     return [
         *odd,
         Range(day, f"{day} "),
-        Range(blank, f"{day}T", only=only, values=(blank, f"{day} {second}")),
-        Range(letter, only=only, values=(letter, f"{day}T{second}")),
+        Range(blank, f"{day}T", only=only, values=(blank, f"{day} {second}", f"{day} {second}Z")),
+        Range(letter, only=only, values=(letter, f"{day}T{second}", f"{day}T{second}Z")),
     ]
 
 

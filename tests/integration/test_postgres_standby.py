@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,44 +14,17 @@ from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.model import Page
 from sidecar.testing.contract import Follower, tracked
-from tests.servers import NOBODY, Database, OwnServer, free_port, url_of
+from tests.servers import Database, NoServer, standby_of
 
 
 @pytest.fixture
 def standby(pg: Database) -> Iterator[str]:
     """The reader's URL at a standby of the test's server."""
-    server = pg.server
-    if not isinstance(server, OwnServer) or not (server.binaries / "pg_basebackup").exists():
-        pytest.skip("only a server of our own can be copied")
-    home = Path(tempfile.mkdtemp(prefix="sidecar-standby-"))
-    user = NOBODY if os.getuid() == 0 else None
-    if user:
-        os.chown(home, user, user)
-    data, port = home / "data", free_port()
-    place = ["-h", str(server.socket), "-p", str(server.port), "-U", server.user]
-    subprocess.run(
-        [server.binaries / "pg_basebackup", *place, "-D", data, "-R", "-X", "stream", "-c", "fast"],
-        check=True,
-        cwd=home,
-        user=user,
-        group=user,
-        capture_output=True,
-    )
-    command = [str(server.binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(home)]
-    for setting in ("listen_addresses=127.0.0.1", "max_connections=100", "max_prepared_transactions=20"):
-        command += ["-c", setting]
-    nowhere = subprocess.DEVNULL
-    running = subprocess.Popen(command, cwd=home, user=user, group=user, stdout=nowhere, stderr=nowhere)
     try:
-        yield url_of("127.0.0.1", port, pg.reader, pg.reader_password, pg.dbname)
-    finally:
-        running.terminate()
-        try:
-            running.wait(20)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
-        shutil.rmtree(home, ignore_errors=True)
+        with standby_of(pg) as url:
+            yield url
+    except NoServer as error:
+        pytest.skip(str(error))
 
 
 def caught_up(primary: psycopg.Connection, standby: str) -> None:
