@@ -42,11 +42,10 @@ def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> 
         where = " on the primary" if server.standby else "; a role with pg_read_all_stats sees whose"
         held = by_number == view.now
         return by_number, None if held else Hold(by_number, f"transaction {view.xmin}{where}")
-    if running.prepared is not None and (by_number is None or by_number < running.asked):
+    began = running.asked if running.began is None else min(running.began, running.asked)
+    if running.prepared is not None and (by_number is None or by_number < began):
         return by_number, Hold(by_number, f'the prepared transaction "{running.prepared}"')
-    if running.began is None or running.began >= running.asked:
-        return running.asked, None
-    return running.began, Hold(running.began, running.who)
+    return began, Hold(began, running.who) if began < running.asked else None
 
 
 def _by_number(history: Sequence[tuple[int, int]], view: View) -> int | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, poll_size, workload
+from benchmarks import idle, loss, loss_writers, poll_size, workload
 from benchmarks.bench import Bench
+from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
 
 
@@ -101,3 +102,30 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     assert [r.name for r in cold.results] == ["python -c pass", "SQLite: sidecar run --once"]
     assert [r.name for r in warm.results] == ["SQLite: poll"]
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_a_copy_is_scored_by_what_it_lacks_what_is_old_in_it_and_what_came_twice() -> None:
+    truth = {1: 10, 2: 20, 3: 30, 4: 40}
+    found = Copy([(1, 9), (1, 10), (2, 19), (4, 40), (4, 40)], polls=7, idle_reads=0)
+    scored = loss.score("w", "p", truth, found, in_order=True)
+    assert (scored.rows, scored.lost, scored.stale, scored.repeated, scored.polls) == (4, 1, 1, 1, 7)
+    assert loss.score("w", "p", truth, found, in_order=False).repeated is None
+
+
+@pytest.mark.parametrize("epochs", [False, True])
+def test_a_poller_sees_the_writers_of_sqlite_at_work(tmp_path: Path, epochs: bool) -> None:
+    path = tmp_path / "items.db"
+
+    def truth() -> dict[int, int]:
+        connection = sqlite3.connect(path)
+        found = dict(connection.execute("SELECT id, version FROM items").fetchall())
+        connection.close()
+        return found
+
+    writing = loss_writers.sqlite(path, epochs=epochs)
+    (scored,) = loss.measure("SQLite", writing, truth, [Naive(f"sqlite:///{path}")], 0.5)
+    assert scored.rows > 0
+    assert scored.polls > 1
+    out = io.StringIO()
+    loss.show(Console(file=out, width=120), [scored])
+    assert "plain watermark" in out.getvalue()

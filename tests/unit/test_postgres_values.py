@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from connectors import postgres_catalog as catalog
 from connectors import postgres_types as types
 from connectors.postgres import PostgresConnector
-from connectors.postgres_horizon import _by_number, _kept
-from connectors.postgres_session import View
+from connectors.postgres_horizon import _by_number, _kept, _settled
+from connectors.postgres_session import Running, Server, View
 from sidecar import cursor
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
-from sidecar.model import INFINITY
+from sidecar.model import INFINITY, Hold
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INSTANT, READING, DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
@@ -146,3 +146,23 @@ def test_comparable_integers_are_those_of_the_core() -> None:
     values = pa.array([date(2024, 5, 1), date(1969, 12, 31), None])
     ours = types.ordinals(values)
     assert np.array_equal(cursor.comparable(values)[:2], ours.to_numpy(zero_copy_only=False)[:2].astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("running", "settled", "by"),
+    [
+        (Running(95, None, "", None), 95, None),
+        (Running(95, 40, "a session", None), 40, "a session"),
+        (Running(95, 40, "a session", "waiting"), 40, "a session"),
+        (Running(95, 70, "a session", "waiting"), 50, 'the prepared transaction "waiting"'),
+        (Running(95, None, "", "waiting"), 50, 'the prepared transaction "waiting"'),
+        (None, 50, "transaction 10; a role with pg_read_all_stats sees whose"),
+    ],
+)
+def test_the_oldest_of_sessions_and_prepared_transactions_holds_the_horizon(
+    running: Running | None, settled: int, by: str | None
+) -> None:
+    view = View(10, 12, 15, 100, running)
+    found, hold = _settled([(50, 9), (80, 11)], view, Server("s", False, running is not None))
+    assert found == settled
+    assert hold == (None if by is None else Hold(settled, by))
