@@ -139,6 +139,8 @@ def status(
 
     Offset: the last segment of the change log. Sinks: how far each has come.
 
+    State: the last error, or the source's transaction that has held the table back for over a minute.
+
     Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
     """
     from sidecar import show

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from sidecar.model import Tracked, Watermark
     from sidecar.project import TableStatus
 
+LONG_HOLD = 60
+"""Seconds; what holds a horizon back for longer is shown to people."""
+
 WIDE = 40
 """Longer values are shortened in tables for people; JSON has them whole."""
 
@@ -47,11 +50,26 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             },
             "polling": t.in_progress,
             "held_by": None if t.hold is None else t.hold.by,
-            "held_since": None if t.hold is None or t.hold.since is None else iso(t.hold.since),
+            "held_s": None if t.hold is None else _held_for(t),
             "error": t.error,
         }
         for t in tables
     ]
+
+
+def _held_for(table: TableStatus) -> float | None:
+    """Return for how many seconds the horizon had been held at the last poll; None: for longer than is known."""
+    if table.hold is None or table.hold.since is None or table.polled is None:
+        return None
+    return round(max(0, table.polled - table.hold.since) / SECOND, 1)
+
+
+def _held(row: Mapping[str, Any]) -> str:
+    """Return who holds the horizon back, if that is worth a word: in a busy database something always runs."""
+    if row["held_by"] is None or (row["held_s"] is not None and row["held_s"] <= LONG_HOLD):
+        return ""
+    how_long = "since before the first poll" if row["held_s"] is None else f"for {ago(row['held_s'])}"
+    return f"ok, held back {how_long} by {row['held_by']}"
 
 
 def _position(table: TableStatus, sink: str) -> dict[str, int]:
@@ -76,14 +94,9 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
         sinks = [
             f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in row["sinks"].items()
         ]
-        held = (
-            f"waits for {row['held_by']}, since {row['held_since'] or 'before the first poll'}"
-            if row["held_by"]
-            else ""
-        )
         state = (
             row["error"]
-            or held
+            or _held(row)
             or ("poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet")
         )
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
