@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import conninfo, pq
 
+from connectors.postgres_errors import LOGIN, translated
 from sidecar.clock import Clock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
@@ -265,7 +266,7 @@ class Session:
         """Return why there is no connection. Its SQLSTATE is not handed on, so the server's words have to do."""
         said = self._clean(" ".join(str(error).split()))
         user = self._parameters.get("user") or "the operating system's"
-        for words, advice in _LOGIN.items():
+        for words, advice in LOGIN.items():
             if words in said:
                 return SettingsError(f"{self.where}: cannot connect as user {user}: {said}. {advice}")
         return SourceUnavailable(f"{self.where}: cannot connect: {said}")
@@ -327,40 +328,6 @@ def _server(connection: Connection) -> Server:
     assert sees is not None
     identity, standby = row
     return Server(identity, standby, sees[0] and not standby)
-
-
-_LOGIN = {
-    "authentication failed": "Check user and password.",
-    "no password supplied": "Give a password.",
-    "no pg_hba.conf entry": "The server's pg_hba.conf must let this user in from here.",
-    "is not permitted to log in": "Give the role LOGIN.",
-    "permission denied for database": "GRANT CONNECT ON DATABASE to the role.",
-    "does not exist": "Check the names of user and database.",
-    "does not support SSL": "Check sslmode and the certificates.",
-    "certificate": "Check sslmode and the certificates.",
-    "invalid connection option": "Check the URL's parameters.",
-    "invalid sslmode": "Check the URL's parameters.",
-}
-
-_HINTS = {
-    "57014": "For statement_timeout, raise it or lower page_size; on a standby, raise max_standby_streaming_delay.",
-    "40001": "On a standby, raise max_standby_streaming_delay or switch hot_standby_feedback on; or lower page_size.",
-    "55P03": "Something holds the table locked.",
-    "25P02": "An earlier statement of this snapshot failed.",
-}
-
-
-def translated(error: psycopg.Error, table: str | None, where: str) -> SidecarError:
-    """Return *error* as the failure that a user can act on: it may pass by itself, or a person must mend it."""
-    state = error.sqlstate or ""
-    place = f'table "{table}"' if table else where
-    said = " ".join((error.diag.message_primary or str(error)).split())
-    text = f"{place}: {said}" + (f" (SQLSTATE {state})" if state else "")
-    passing = not state or state[:2] in ("08", "53", "57", "58", "40", "25", "XX")
-    if passing or state == "55P03":
-        hint = _HINTS.get(state, "")
-        return SourceUnavailable(f"{text}. {hint}".rstrip(". ") + ".")
-    return SettingsError(text)
 
 
 def _pins(source: Source, version: int) -> str:

@@ -138,7 +138,6 @@ def status(
     Watermark: the greatest cursor value seen. Polled: how long ago the copy was level with the source.
 
     Offset: the last segment of the change log. Sinks: how far each has come.
-
     State: the last error, or the source's transaction that has held the table back for over a minute.
 
     Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
