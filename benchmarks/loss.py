@@ -19,6 +19,7 @@ from benchmarks import loss_writers as writers
 from benchmarks.bench import HOME, Bench
 from benchmarks.loss_pollers import LOOKBACK, Copy, Dlt, Naive, Ours, Poller, dlt_python
 from tests import servers
+from tests.standby import standby_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def ask(bench: Bench, seconds: float, python: Path | None) -> Iterator[list[Scor
                 return dict(connection.execute("SELECT id, version FROM items").fetchall())
 
         writers.make(pg.connect)
-        with servers.standby_of(pg) as standby:
+        with standby_of(pg) as standby:
             for name, url in (("PostgreSQL", pg.reader_url), ("PostgreSQL standby", standby)):
                 bench.say(f"{name}: {writers.WRITERS} writers, late commits, {seconds:g} s")
                 home = folder / name.replace(" ", "-")

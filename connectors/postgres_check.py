@@ -14,6 +14,7 @@ from connectors.postgres_query import Statements, column, cursor_column, source
 from connectors.postgres_session import Session
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
+from sidecar.cursor import PER_SECOND
 from sidecar.errors import SettingsError
 from sidecar.model import Page, Pass, Tracked
 from sidecar.sql import quoted
@@ -22,7 +23,6 @@ _COUNTED = 10_000
 _SMALL = 1 << 20
 """Bytes of a table that may be read and sorted at each poll."""
 _SKEW = 2 * SECOND
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def findings(session: Session, tracked: Tracked, clock: Clock) -> Sequence[Finding]:
@@ -165,7 +165,7 @@ def _now(tracked: Tracked, type_: pa.DataType) -> str | None:
     """Return the present in a cursor column's terms, with a minute for clocks; None where numbers tell no time."""
     soon = "(pg_catalog.now() + '1 minute'::interval)"
     if pa.types.is_integer(type_):
-        per = _PER_SECOND[tracked.unit] if tracked.unit else None
+        per = PER_SECOND[tracked.unit] if tracked.unit else None
         return f"(extract(epoch FROM {soon}) * {per})::int8" if per else None
     if pa.types.is_timestamp(type_) and type_.tz:
         return soon

@@ -21,6 +21,9 @@ from sidecar.model import CursorKind, Horizon, Pass, PassMark, Tracked
 TICK = SECOND
 """Text and whole-second numbers stand still for a second: a stamp may be that much older than it was late."""
 
+LONG_HOLD = 60 * SECOND
+"""What holds a horizon back for longer is worth a word to people."""
+
 _KEPT = 32
 
 

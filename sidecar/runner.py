@@ -14,6 +14,7 @@ from sidecar import retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
+from sidecar.horizon import LONG_HOLD
 from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll
 
@@ -26,9 +27,6 @@ log_ = logging.getLogger("sidecar")
 
 ATTEMPTS = 4
 """How often one poll of a table is tried before it is left to the next run."""
-
-LONG_HOLD = 60 * SECOND
-"""A transaction that has been running for longer is named in the log."""
 
 FIRST_PAUSE = 0.2
 """Seconds before the second attempt; the pauses then double."""

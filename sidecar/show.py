@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sidecar import cursor
 from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
-from sidecar.horizon import kind_of
+from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.tracking import matches
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from sidecar.config import Settings
     from sidecar.model import Tracked, Watermark
     from sidecar.project import TableStatus
-
-LONG_HOLD = 60
-"""Seconds; what holds a horizon back for longer is shown to people."""
 
 WIDE = 40
 """Longer values are shortened in tables for people; JSON has them whole."""
@@ -66,7 +63,7 @@ def _held_for(table: TableStatus) -> float | None:
 
 def _held(row: Mapping[str, Any]) -> str:
     """Return who holds the horizon back, if that is worth a word: in a busy database something always runs."""
-    if row["held_by"] is None or (row["held_s"] is not None and row["held_s"] <= LONG_HOLD):
+    if row["held_by"] is None or (row["held_s"] is not None and row["held_s"] * SECOND <= LONG_HOLD):
         return ""
     how_long = "since before the first poll" if row["held_s"] is None else f"for {ago(row['held_s'])}"
     return f"ok, held back {how_long} by {row['held_by']}"

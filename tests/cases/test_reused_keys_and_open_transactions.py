@@ -9,6 +9,7 @@ from pathlib import Path
 import sidecar
 from sidecar.clock import SystemClock
 from tests.cases.harness import Project, kinds
+from tests.cases.test_late_and_tied_rows import LOGINS, SHIPMENTS
 from tests.conftest import SQLiteFile
 from tests.servers import Database
 
@@ -22,20 +23,6 @@ CREATE TABLE meas (id int NOT NULL, region text NOT NULL, v int, created_at time
 CREATE TABLE meas_eu PARTITION OF meas FOR VALUES IN ('eu');
 CREATE TABLE meas_us PARTITION OF meas FOR VALUES IN ('us');
 INSERT INTO meas VALUES (1,'eu',10,'2024-05-01 10:00+00','2024-05-01 10:00+00'),(2,'us',20,'2024-05-01 10:00+00','2024-05-01 10:00+00');
-"""
-
-SHIPMENTS = """\
-CREATE TABLE shipments (
-  id bigint PRIMARY KEY, state text NOT NULL,
-  created_at timestamptz NOT NULL DEFAULT now(),
-  updated_at timestamptz NOT NULL DEFAULT now());
-INSERT INTO shipments(id, state) VALUES (100, 'packed');
-"""
-
-LOGINS = """\
-CREATE TABLE logins (id bigint PRIMARY KEY, who text, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL);
-INSERT INTO logins VALUES (8, 'u1', '2024-05-01 10:00:00.123456+00', '2024-05-01 10:00:00.123456+00'),
-                          (9, 'u2', '2024-05-01 10:00:00.123600+00', '2024-05-01 10:00:00.123600+00');
 """
 
 VISITS = """\

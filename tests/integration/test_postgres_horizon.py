@@ -36,6 +36,18 @@ def look(connector: PostgresConnector, memory: Memory = None) -> Horizon:
         return connector.horizon(tracked(connector, "t"), memory)
 
 
+def look_beside_a_prepared_transaction(pg: Database, connector: PostgresConnector) -> tuple[Horizon, Horizon]:
+    """Return what *connector* sees before there is one, and while there is."""
+    before = look(connector)
+    with pg.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        writer.execute("PREPARE TRANSACTION 'waiting'")
+        during = look(connector, before.memory)
+        writer.execute("ROLLBACK PREPARED 'waiting'")
+    return before, during
+
+
 def test_a_transaction_newer_than_all_that_are_over_holds_the_horizon(
     pg: Database, connector: PostgresConnector
 ) -> None:
@@ -62,13 +74,7 @@ def test_a_running_transaction_of_unknown_age_closes_nothing(pg: Database, conne
 
 
 def test_a_prepared_transaction_holds_the_horizon(pg: Database, connector: PostgresConnector) -> None:
-    before = look(connector)
-    with pg.connect() as writer:
-        writer.execute("BEGIN")
-        writer.execute("INSERT INTO t VALUES (1, now(), now())")
-        writer.execute("PREPARE TRANSACTION 'waiting'")
-        during = look(connector, before.memory)
-        writer.execute("ROLLBACK PREPARED 'waiting'")
+    before, during = look_beside_a_prepared_transaction(pg, connector)
     assert during.settled == before.now
 
 
@@ -140,13 +146,7 @@ def test_a_role_that_sees_sessions_knows_of_a_transaction_that_has_not_written_y
 
 
 def test_a_prepared_transaction_is_found_where_sessions_are_seen(pg: Database, monitor: PostgresConnector) -> None:
-    before = look(monitor)
-    with pg.connect() as writer:
-        writer.execute("BEGIN")
-        writer.execute("INSERT INTO t VALUES (1, now(), now())")
-        writer.execute("PREPARE TRANSACTION 'waiting'")
-        during = look(monitor, before.memory)
-        writer.execute("ROLLBACK PREPARED 'waiting'")
+    before, during = look_beside_a_prepared_transaction(pg, monitor)
     assert during.settled == before.now
     assert during.hold == Hold(before.now, 'the prepared transaction "waiting"')
 

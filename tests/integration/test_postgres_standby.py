@@ -14,7 +14,8 @@ from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.model import Page
 from sidecar.testing.contract import Follower, tracked
-from tests.servers import Database, NoServer, standby_of
+from tests.servers import Database, NoServer
+from tests.standby import standby_of
 
 
 @pytest.fixture
