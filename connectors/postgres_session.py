@@ -102,7 +102,8 @@ _SERVER = (
 _SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 
 # To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
-# begins in between has a later clock. Vacuum and senders of WAL write no rows, nor do another database's sessions.
+# begins in between has a later clock. The prepared ones are looked up last: what is prepared meanwhile was still a
+# session. Vacuum and senders of WAL write no rows, nor do another database's sessions.
 _RUNNING = """\
 SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, oldest.began, oldest.who, (
     SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
@@ -156,9 +157,8 @@ class Session:
 
     @property
     def server(self) -> Server:
-        """The server that the connection reached; no connection outlives it."""
-        if self._server is None:
-            _ = self.connection
+        """The server that the connection reached; no connection outlives it. A new connection may reach another one."""
+        _ = self.connection  # opened anew if it has broken, and asked
         assert self._server is not None, "whoever connects asks"
         return self._server
 

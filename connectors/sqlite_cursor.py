@@ -185,13 +185,15 @@ class Cursors:
             strict=True,
         ):
             listed = name == tracked.deleted_at and value in tracked.not_deleted
+            if listed:
+                continue
             if cursor.from_number(value) is not None and self._holds.get((tracked.name, name), "text") == "text":
                 raise SettingsError(
                     f'table "{tracked.name}": cursor column "{name}" holds a number as text, {value!r} (key: '
                     f"{key_of(tracked, data, index)}): texts and numbers have no common order in time. Write numbers "
                     "into a column that is declared for them, or choose another cursor column"
                 )
-            if not listed and cursor.from_text(value, tracked.timezone) is None:
+            if cursor.from_text(value, tracked.timezone) is None:
                 self._warn(tracked, name, key_of(tracked, data, index))
                 return
 

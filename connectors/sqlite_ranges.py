@@ -18,8 +18,8 @@ from sidecar.clock import SECOND, instant
 from sidecar.cursor import in_unit
 from sidecar.model import Scalar
 
-FIRST_EPOCH, FIRST_JULIAN = 10**8, 10**6
-"""Numbers below it (before March 1973, in seconds) are no times in a column that is declared to hold times."""
+FIRST_EPOCH, FIRST_JULIAN = 10**8, 2_378_497
+"""Numbers below (before March 1973 in seconds, 1800 in Julian days) are no times in a column that is declared for them."""
 
 _HOUR = 3600 * SECOND
 FARTHEST = 14 * _HOUR

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
+from connectors.postgres_session import Server
 from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
@@ -262,3 +263,14 @@ def test_nothing_can_be_written_even_by_a_role_that_may(pg: Database, admin: Con
         connector._session.rows("DELETE FROM t RETURNING id")
     followed = tracked(connector, "t", deleted_when="(SELECT count(*) FROM t) > 1")
     assert values(scan(connector, followed), "id") == [(1,), (2,)]
+
+
+def test_what_is_known_of_a_server_is_asked_again_of_the_one_that_takes_over(pg: Database) -> None:
+    """What a primary shows of its sessions means nothing on a standby: a stale answer would close the table too far."""
+    connector = PostgresConnector(Source(pg.reader_url))
+    session = connector._session
+    known = session.server
+    session._server = Server("elsewhere", standby=True, sees_sessions=True)
+    session.connection.close()
+    assert session.server == known
+    connector.close()
