@@ -19,7 +19,7 @@ from sidecar.cursor import in_unit
 from sidecar.model import Scalar
 
 FIRST_EPOCH, FIRST_JULIAN = 10**8, 2_378_497
-"""Numbers below (before March 1973 in seconds, 1800 in Julian days) are no times in a column that is declared for them."""
+"""Numbers below (before March 1973 in seconds, 1800 in Julian days) are no times in a column declared for times."""
 
 _HOUR = 3600 * SECOND
 FARTHEST = 14 * _HOUR
