@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 from rich.console import Console
 
-from benchmarks import first_load, idle, memory, poll_size, server
+from benchmarks import first_load, idle, memory, poll_cost, poll_size, server
 from benchmarks.bench import HOME, NAMES, Bench
 from benchmarks.measure import Answer, show
 from benchmarks.server import NoServer
@@ -23,6 +23,7 @@ from sidecar.clock import SystemClock, iso
 QUESTIONS: dict[str, Callable[[Bench], Answer | list[Answer]]] = {
     "first_load": first_load.ask,
     "poll_size": poll_size.ask,
+    "poll_cost": poll_cost.ask,
     "idle": idle.ask,
     "memory": memory.ask,
 }

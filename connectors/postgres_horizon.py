@@ -6,6 +6,9 @@ Two ways, and the one nearer to the truth is taken where the role may go it:
              begun and not written yet among them. It takes pg_read_all_stats, and a primary.
   numbers    the history `(time, next transaction id)` of earlier snapshots: what is older than this snapshot's xmin is
              over. Any role may, on standbys too; prepared transactions, which have no session, are found by it.
+
+A standby is as late as its replay, and what it has not replayed may carry stamps from before: its time is that of the
+last commit that it has replayed, however long ago that was.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ def horizon(view: View, server: Server, memory: Memory, *, versioned: bool) -> H
 
 def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> tuple[int | None, Hold | None]:
     """Return since when every transaction that may still commit has begun, and which one is the oldest."""
-    by_number = view.now if view.xmin == view.next else _by_number(history, view)
+    quiet = view.xmin == view.next
+    by_number = view.known if quiet else _by_number(history, view)
     running = view.running
     if running is None:
         where = " on the primary" if server.standby else "; a role with pg_read_all_stats sees whose"
-        held = by_number == view.now
-        return by_number, None if held else Hold(by_number, f"transaction {view.xmin}{where}")
+        return by_number, None if quiet else Hold(by_number, f"transaction {view.xmin}{where}")
     began = running.asked if running.began is None else min(running.began, running.asked)
     if running.prepared is not None and (by_number is None or by_number < began):
         return by_number, Hold(by_number, f'the prepared transaction "{running.prepared}"')
@@ -88,7 +91,8 @@ def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int
     Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
     Of two entries with the same id the later says more.
     """
-    known = {following: time for time, following in sorted([*history, (view.now, view.next)])}
+    seen = [*history] if view.known is None else [*history, (view.known, view.next)]
+    known = {following: time for time, following in sorted(seen)}
     entries = sorted((time, following) for following, time in known.items())
     settled = [entry for entry in entries if entry[1] <= view.xmin]
     entries = [*settled[-1:], *(entry for entry in entries if entry[1] > view.xmin)]

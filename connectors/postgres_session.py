@@ -66,14 +66,17 @@ class Running:
 class View:
     """What one snapshot is: transactions below `xmin` are over, those from `xmax` on are not; and when it was.
 
-    `next` is the id that had not been given out yet. None runs if it is `xmin`. `running` is what else was seen just
-    before, where the role may see it.
+    `next` is the id that had not been given out yet. None runs if it is `xmin`. `known` is the instant up to which the
+    snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
+    it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
+    role may see it.
     """
 
     xmin: int
     xmax: int
     next: int
     now: int
+    known: int | None
     running: Running | None = None
 
 
@@ -118,6 +121,10 @@ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, oldes
     AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
     ORDER BY xact_start LIMIT 1
 ) AS oldest ON true"""
+
+
+# What has not been replayed was written after this. To be read before the snapshot is taken, for the same reason.
+_REPLAYED = "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8"
 
 
 class Session:
@@ -292,17 +299,21 @@ class Session:
             return self._view()
 
     def _view(self) -> View:
-        running = None
+        running = replayed = None
         if self.server.sees_sessions:
             seen = self.connection.execute(_RUNNING).fetchone()
             assert seen is not None
             running = Running(*seen)
+        if self.server.standby:
+            last = self.connection.execute(_REPLAYED).fetchone()
+            assert last is not None
+            (replayed,) = last
         cursor = self.connection.execute(f"{BEGIN}; {_VIEW}")
         cursor.nextset()
         row = cursor.fetchone()
         assert row is not None
         xmin, xmax, given, now = map(int, row)
-        return View(xmin, xmax, xmax + given, now, running)
+        return View(xmin, xmax, xmax + given, now, replayed if self.server.standby else now, running)
 
     def _lost(self) -> bool:
         return self._connection is not None and (self._connection.closed or self._connection.broken)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sidecar.model import Hold, Horizon, PassMark, Position, Progress, Scalar, Watermark
 
-FORMAT = 2
+FORMAT = 3
 
 
 def pack(values: Sequence[Scalar]) -> str:
@@ -80,6 +80,7 @@ def dump_watermark(mark: Watermark) -> str:
             "era": mark.era,
             "doubt": mark.doubt,
             "hold": _dump_hold(mark.hold),
+            "late": mark.late,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -105,19 +106,21 @@ def load_watermark(text: str | bytes) -> Watermark:
         era=raw["era"],
         doubt=raw["doubt"],
         hold=raw["hold"] and Hold(*raw["hold"]),
+        late=raw["late"],
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 
 
 def _dump_mark(mark: PassMark) -> list[object]:
-    return [mark.closed, mark.greatest]
+    return [mark.closed, mark.greatest, mark.due]
 
 
 def _load_mark(raw: list[object]) -> PassMark:
-    closed, greatest = raw
+    closed, greatest, due = raw
     assert closed is None or isinstance(closed, int)
+    assert due is None or isinstance(due, int)
     assert isinstance(greatest, list)
-    return PassMark(closed, tuple((when, value) for when, value in greatest))
+    return PassMark(closed, tuple((when, value) for when, value in greatest), due)
 
 
 def _dump_progress(progress: Progress) -> dict[str, object]:

@@ -59,7 +59,17 @@ def close(mark: PassMark, greatest: int | None, horizon: Horizon, tracked: Track
     closed = _closed(seen, horizon, tracked, kind) if scan.cursor is not None else None
     if mark.closed is not None and (closed is None or closed < mark.closed):
         closed = mark.closed
-    return PassMark(closed, seen)
+    due = max((v for v in (_due(horizon, tracked, kind), mark.due) if v is not None), default=None)
+    return PassMark(closed, seen, due if scan.cursor is not None else None)
+
+
+def _due(horizon: Horizon, tracked: Tracked, kind: CursorKind) -> int | None:
+    """Return the value that no row still to appear carries, or less, as far as the clock and what runs can tell."""
+    if horizon.settled is None:
+        return None
+    by_clock = cursor.bound(min(horizon.now, horizon.settled) - lookback(tracked, kind), tracked, kind)
+    # Below the least value that may still come, not at it: the hour that clocks run through again begins on the dot.
+    return None if by_clock is None else by_clock - 1
 
 
 def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracked, kind: CursorKind) -> int | None:
@@ -72,9 +82,8 @@ def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracke
     bounds = [v for v in (standing, None if behind is None else seen[-1][1] - behind) if v is not None]
     if not bounds:
         return None
-    by_clock = cursor.bound(at, tracked, kind)
-    # Below the least value that may still come, not at it: the hour that clocks run through again begins on the dot.
-    return max(bounds) if by_clock is None else min(by_clock - 1, max(bounds))
+    due = _due(horizon, tracked, kind)
+    return max(bounds) if due is None else min(due, max(bounds))
 
 
 def _remember(

@@ -193,11 +193,13 @@ class Horizon:
 class PassMark:
     """How far one pass has come. Cursor values are comparable integers (see `cursor.py`).
 
-    `greatest` is the history `((when, greatest value seen), …)`, oldest first, of what is needed of it.
+    `greatest` is the history `((when, greatest value seen), …)`, oldest first, of what is needed of it. `due` is the
+    value up to which, by the clock and by what runs, every row should have appeared; `closed` may lie below it.
     """
 
     closed: int | None = None
     greatest: tuple[tuple[int, int], ...] = ()
+    due: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,7 @@ class Watermark:
     holds; `offset` is the last segment written. `kept` and `added` count the remembered deliveries after the last
     clean-up, and since. `era` is the numbering that `since` belongs to; `doubt`, after it has changed and until a poll
     is complete, the offset up to which the log tells by content what has been delivered. `hold` is what held the last
-    complete poll's horizon back.
+    complete poll's horizon back. `late` counts the rows that appeared after they were due, and were seen all the same.
     """
 
     settings: str
@@ -235,6 +237,7 @@ class Watermark:
     era: str | None = None
     doubt: int | None = None
     hold: Hold | None = None
+    late: int = 0
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

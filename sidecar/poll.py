@@ -36,7 +36,8 @@ log_ = logging.getLogger("sidecar")
 class Step:
     """One page done: rows read, rows new, the segment that holds them (None: nothing new), and whether all is read.
 
-    `expected` is about how many rows a first poll will read, where the source knows.
+    `expected` is about how many rows a first poll will read, where the source knows. `late` of the new rows had been
+    due before: others like them may have been missed.
     """
 
     table: str
@@ -45,6 +46,7 @@ class Step:
     offset: int | None
     done: bool
     expected: int | None = None
+    late: int = 0
 
 
 def poll(
@@ -172,7 +174,9 @@ def _page(
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
     fresh, remembered = _fresh(own, store, progress, same, any_remembered=mark.kept + mark.added > 0)
+    late = int(rows.late(fresh, {name: m.due for name, m in mark.marks.items()}).sum())
     after = advance(tracked, mark, last, full=full, added=len(remembered))
+    after = dataclasses.replace(after, late=after.late + late)
     offset = None
     if len(fresh):
         fits()
@@ -187,7 +191,7 @@ def _page(
     if after.progress is None:
         after = _clean_up(tracked, store, after)
         faults.point("poll-completed")
-    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None)
+    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, late=late)
     return step, after
 
 

@@ -45,6 +45,7 @@ class TableStatus:
     positions: Mapping[str, int]
     error: str | None
     hold: Hold | None = None
+    late: int = 0
 
 
 class Sidecar:
@@ -167,7 +168,17 @@ class Sidecar:
             error, busy = notes.get(name), mark.progress is not None
             found.append(
                 TableStatus(
-                    name, mark.offset, greatest, mark.kind, mark.unit, mark.polled, busy, held, error, mark.hold
+                    name,
+                    mark.offset,
+                    greatest,
+                    mark.kind,
+                    mark.unit,
+                    mark.polled,
+                    in_progress=busy,
+                    positions=held,
+                    error=error,
+                    hold=mark.hold,
+                    late=mark.late,
                 )
             )
         return found

@@ -144,12 +144,12 @@ def may_return(rows: Rows, closing: Mapping[PassName, int | None], floor: int | 
     """Return which rows a later poll may meet again unchanged, when *closing* are the closed values by then."""
     if rows.version is not None:
         return np.ones(len(rows), dtype=bool) if floor is None else rows.version >= floor
-    updated, deleted, created = _ranks(rows)
-    return (
-        _beyond(updated, closing.get("updated"))
-        | _beyond(deleted, closing.get("deleted"))
-        | _beyond(created, closing.get("created"))
-    )
+    return _met(rows, closing)
+
+
+def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
+    """Return which rows should have appeared earlier: every pass that meets them was *due* beyond them."""
+    return ~_met(rows, due)
 
 
 def expired(closed: Mapping[PassName, int | None], floor: int | None) -> Callable[[bytes], bool]:
@@ -163,6 +163,16 @@ def expired(closed: Mapping[PassName, int | None], floor: int | None) -> Callabl
         return all(r == NONE or (c is not None and r <= c) for r, c in zip(ranks, limits, strict=True))
 
     return test
+
+
+def _met(rows: Rows, closed: Mapping[PassName, int | None]) -> Flags:
+    """Return which rows any pass meets, when *closed* are the closed values."""
+    updated, deleted, created = _ranks(rows)
+    return (
+        _beyond(updated, closed.get("updated"))
+        | _beyond(deleted, closed.get("deleted"))
+        | _beyond(created, closed.get("created"))
+    )
 
 
 def _ranks(rows: Rows) -> tuple[Integers, Integers, Integers]:

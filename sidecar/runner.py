@@ -34,7 +34,10 @@ FIRST_PAUSE = 0.2
 
 @dataclass
 class PollResult:
-    """What one poll of a table did. `lag` and `seconds` in seconds; `error` is None if all went well."""
+    """What one poll of a table did. `lag` and `seconds` in seconds; `error` is None if all went well.
+
+    `late` of its `rows` came later than `lookback` allows, and were seen all the same.
+    """
 
     table: str
     read: int = 0
@@ -45,10 +48,12 @@ class PollResult:
     lag: float | None = None
     error: SidecarError | None = None
     complete: bool = False
+    late: int = 0
 
     def add(self, step: Step) -> None:
         self.read += step.rows_read
         self.rows += step.rows_written
+        self.late += step.late
         if step.offset is not None:
             self.first_offset = self.first_offset or step.offset
             self.last_offset = step.offset
@@ -181,6 +186,12 @@ class Runner:
             result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
         if mark is not None and mark.polled is not None:
             self._tell_of_a_hold(tracked, mark.hold, mark.polled)
+        if result.late:
+            log_.warning(
+                "table=%s late=%d: these rows appeared more than lookback (%gs) after their stamp. They are delivered; "
+                "others as late may have been missed. Let lookback cover how late rows are written, or stamp them anew",
+                tracked.name, result.late, tracked.lookback / SECOND,
+            )  # fmt: skip
         if pulse is not None:
             self._quiet[tracked.name] = pulse
 

@@ -48,6 +48,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             "polling": t.in_progress,
             "held_by": None if t.hold is None else t.hold.by,
             "held_s": None if t.hold is None else _held_for(t),
+            "late": t.late,
             "error": t.error,
         }
         for t in tables
@@ -91,11 +92,10 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
         sinks = [
             f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in row["sinks"].items()
         ]
-        state = (
-            row["error"]
-            or _held(row)
-            or ("poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet")
-        )
+        well = "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
+        if row["late"]:
+            well += f", {row['late']:,} rows came later than lookback"
+        state = row["error"] or _held(row) or well
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
         found.add_row(
             *_plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-", state])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
-from sidecar.clock import SystemClock
+from sidecar.clock import SECOND, SystemClock
 from sidecar.connector import Source
 from sidecar.model import Page
 from sidecar.testing.contract import Follower, tracked
@@ -56,6 +57,9 @@ def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) 
 
     with there.snapshot():
         before = there.horizon(followed, None)
+    # Its time is that of the last commit it has replayed, not that of its clock.
+    assert before.settled is not None
+    assert before.settled < before.now
     writer.execute("BEGIN")
     writer.execute("INSERT INTO t VALUES (2, 'late', now(), now())")
     writer.execute("SAVEPOINT s")
@@ -66,7 +70,7 @@ def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) 
         during = there.horizon(followed, before.memory)
         seen = there.read(page)
     assert seen.column("id").to_pylist() == [1, 4]
-    assert during.settled == before.now
+    assert during.settled == before.settled
     assert there.pulse() is None
     writer.execute("COMMIT")
     caught_up(primary, standby)
@@ -78,7 +82,9 @@ def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) 
     assert by_connectorx is not None
     assert by_copy.equals(by_connectorx)
     assert sorted(by_copy.column("id").to_pylist()) == [2, 3, 4]
-    assert after.settled == after.now
+    assert after.settled is not None
+    assert after.hold is None
+    assert before.now < after.settled < after.now
     assert there.pulse() is not None
     assert here.read(page).equals(there.read(page))
     assert all("clock" not in f.message for f in there.check(followed))
@@ -123,3 +129,31 @@ def test_a_failover_to_a_standby_that_lacked_rows_loses_and_repeats_nothing(
     assert follower.poll() == []
     assert sum(r["id"] == 3 for r in follower.log.rows()) == 1
     again.close()
+
+
+def test_what_a_standby_has_not_replayed_yet_is_not_closed_however_long_that_takes(
+    pg: Database, standby: str, tmp_path: Path
+) -> None:
+    """Its clock goes on while its replay stands still, and what comes after is stamped from before."""
+    primary, writer = pg.connect(), pg.connect()
+    primary.execute("CREATE TABLE t (id int PRIMARY KEY, created_at timestamptz, updated_at timestamptz)")
+    caught_up(primary, standby)
+    there = psycopg.connect(standby, user=pg.server.user, password=pg.server.password, autocommit=True)
+    connector = PostgresConnector(Source(standby))
+    follower = Follower(connector, dataclasses.replace(tracked(connector, "t"), lookback=SECOND), tmp_path)
+    writer.execute("BEGIN")
+    writer.execute("SELECT now()")
+    primary.execute("INSERT INTO t VALUES (1, now(), now())")
+    caught_up(primary, standby)
+    there.execute("SELECT pg_wal_replay_pause()")
+    writer.execute("INSERT INTO t VALUES (2, now(), now())")
+    writer.execute("COMMIT")
+    for _ in range(3):
+        found = [row["id"] for row in follower.poll()]
+        assert found in ([1], [])
+        SystemClock().sleep(1.1)
+    there.execute("SELECT pg_wal_replay_resume()")
+    caught_up(primary, standby)
+    assert [row["id"] for row in follower.poll()] == [2]
+    there.close()
+    connector.close()

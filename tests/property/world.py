@@ -182,7 +182,8 @@ class TimedSession(Session):
     """A real session whose snapshots say the test's time."""
 
     def _view(self) -> View:
-        return dataclasses.replace(super()._view(), now=self._source.clock.now())
+        now = self._source.clock.now()
+        return dataclasses.replace(super()._view(), now=now, known=now)
 
 
 class PostgresWorld:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, loss, loss_writers, poll_size, workload
+from benchmarks import idle, loss, loss_writers, poll_cost, poll_size, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
@@ -95,6 +95,15 @@ def test_a_poll_s_size_can_be_asked_for(bench: Bench, monkeypatch: pytest.Monkey
     answer = poll_size.ask(bench)
     assert [r.name for r in answer.results] == ["SQLite: of 200 rows", "SQLite: of 400 rows"]
     assert answer.results[1].against == "SQLite: of 200 rows"
+
+
+def test_a_poll_s_cost_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_cost, "LOOKBACK", 0.01)
+    monkeypatch.setattr(poll_cost, "POLLS", 2)
+    idle_, few, more = poll_cost.ask(bench)
+    for answer in (idle_, few, more):
+        assert [r.name for r in answer.results] == ["SQLite: plain watermark", "SQLite: Sidecar"]
+    assert "100 changes" in more.title
 
 
 def test_idle_runs_can_be_asked_for(bench: Bench) -> None:

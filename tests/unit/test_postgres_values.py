@@ -127,7 +127,7 @@ def test_a_thinned_history_never_claims_more_than_a_full_one(steps: list[tuple[i
     for seconds, begun, ended in steps:
         now, following = now + seconds, following + begun
         xmin = min(following, xmin + ended)
-        view = View(xmin, xmin, following, now)
+        view = View(xmin, xmin, following, now, now)
         told, true = _by_number(kept, view), _by_number(full, view)
         assert told is None or (true is not None and told <= true)
         kept, full = _kept(kept, view), [*full, (now, following)]
@@ -137,9 +137,9 @@ def test_a_thinned_history_never_claims_more_than_a_full_one(steps: list[tuple[i
 def test_a_history_of_no_more_than_it_may_keep_answers_exactly() -> None:
     kept: list[tuple[int, int]] = []
     for n in range(20):
-        kept = _kept(kept, View(5, 5, 10 + n, 1_000 + n))
-    assert _by_number(kept, View(21, 21, 40, 2_000)) == 1_011
-    assert _by_number(kept, View(9, 9, 40, 2_000)) is None
+        kept = _kept(kept, View(5, 5, 10 + n, 1_000 + n, 1_000 + n))
+    assert _by_number(kept, View(21, 21, 40, 2_000, 2_000)) == 1_011
+    assert _by_number(kept, View(9, 9, 40, 2_000, 2_000)) is None
 
 
 def test_comparable_integers_are_those_of_the_core() -> None:
@@ -162,7 +162,7 @@ def test_comparable_integers_are_those_of_the_core() -> None:
 def test_the_oldest_of_sessions_and_prepared_transactions_holds_the_horizon(
     running: Running | None, settled: int, by: str | None
 ) -> None:
-    view = View(10, 12, 15, 100, running)
+    view = View(10, 12, 15, 100, 100, running)
     found, hold = _settled([(50, 9), (80, 11)], view, Server("s", False, running is not None))
     assert found == settled
     assert hold == (None if by is None else Hold(settled, by))
