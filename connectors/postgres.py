@@ -111,6 +111,9 @@ class PostgresConnector(SourceConnector):
         )[0]
         return f"{started} {xmax}" if xmin == xmax and given == 0 else None
 
+    def outline(self, table: Table) -> object | None:
+        return catalog.outline(self._session, table)
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.postgres_check import findings
 

@@ -124,6 +124,19 @@ def describe(session: Session, name: str) -> Table:
     return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
 
 
+_OUTLINE = """
+SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
+  '/', attnum, attname, atttypid, atttypmod, attndims, attnotnull, attisdropped, attacl), ',' ORDER BY attnum))
+FROM pg_catalog.pg_attribute WHERE attrelid = %s::pg_catalog.regclass AND attnum > 0
+"""
+
+
+def outline(session: Session, table: Table) -> str | None:
+    """Return what changes whenever a column of *table* comes, goes, or becomes another: cheaper than to describe it."""
+    found = session.rows(_OUTLINE, (".".join(map(quoted, table.path)),), table=table.name)
+    return None if found[0][0] is None else str(found[0][0])
+
+
 def unreadable(session: Session, table: Table) -> list[str]:
     """Return the columns of *table* that the role may not read."""
     return [row[0] for row in session.rows(_COLUMNS, (_oid(session, table),), table=table.name) if not row[6]]

@@ -122,6 +122,12 @@ class SQLiteConnector(SourceConnector):
             state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             return (self.file.generation, *state, version)
 
+    def outline(self, table: Table) -> object | None:
+        with self._lock:
+            self.file.look()
+            with self.file.reading(table.name) as connection:
+                return (self.file.generation, connection.execute("PRAGMA schema_version").fetchone()[0])
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.sqlite_check import findings
 

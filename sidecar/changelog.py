@@ -5,12 +5,17 @@ offset, times, counts and the watermark after it, and under `sidecar.recent` wha
 none is delivered again. Readers in other processes ask for the next offset; a missing one means "not yet".
 
 Retention drops the oldest segments only, after `_floor.json` has taken over what a rebuild would have needed of them.
-Names that begin with `_` or `.` are hidden from Spark, and so from `spark.read.parquet(<root>/<table>)`.
+Names that begin with `_` or `.` are hidden from Spark, and so from `spark.read.parquet(<root>/<table>)`; all but
+`_common_metadata`, from which it takes the columns: those of the newest segment, once they have changed.
+
+A segment's `schema_version` counts the changes of the columns up to there. From `schema_since` on, all segments can be
+read as the newest one's columns (`evolution.compatible`).
 """
 
 from __future__ import annotations
 
 import base64
+import bisect
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +25,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sidecar import faults
+from sidecar import evolution, faults
 from sidecar.codec import dump_watermark, load_watermark
 from sidecar.errors import LogTruncated, StateDamaged
 from sidecar.files import filename, make_folder, write_durably
@@ -42,15 +47,33 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a segment's footer says: offset, rows, when the poll's snapshot was taken (microseconds UTC), origin."""
+    """What a segment's footer says: offset, rows, when the poll's snapshot was taken (microseconds UTC), origin.
+
+    `schema_version` and `schema_since`: see above.
+    """
 
     offset: int
     rows: int
     committed: int
     origin: str
     schema_version: int
+    schema_since: int
     watermark: Watermark
     moved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """The columns of the segments from offset `first` on, which began at the time `committed`, microseconds UTC.
+
+    `since` is the first offset that can be read as these columns, too.
+    """
+
+    version: int
+    first: int
+    since: int
+    committed: int
+    schema: pa.Schema
 
 
 Segments: TypeAlias = list[Segment]
@@ -62,6 +85,7 @@ class ChangeLog:
     def __init__(self, root: Path, table: str) -> None:
         self.table = table
         self.folder = root / filename(table)
+        self._newest: tuple[int, pa.Schema, int, int] | None = None
 
     def list(self, since: int = 0, until: int | None = None) -> Segments:
         """Return the segments with `since < offset <= until`, in order; LogTruncated if the first are gone."""
@@ -107,10 +131,40 @@ class ChangeLog:
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
         found = self._segments()
-        if not found:
-            return None
-        with _readable(found[-1].path):
-            return _parquet().read_schema(found[-1].path).remove_metadata()
+        return self._schema(found[-1]) if found else None
+
+    def schemas(self) -> Iterator[SchemaVersion]:
+        """Yield what the columns have been, the newest version first, as far back as there are segments."""
+        found = self._segments()
+        while found:
+            newest = self._metadata(found[-1].path)
+            begin = bisect.bisect_left(
+                found, newest.schema_version, key=lambda s: self._metadata(s.path).schema_version
+            )
+            first = self._metadata(found[begin].path)
+            yield SchemaVersion(
+                first.schema_version, first.offset, first.schema_since, first.committed, self._schema(found[begin])
+            )
+            found = found[:begin]
+
+    def columns(self, first: int) -> tuple[pa.Schema, int | None]:
+        """Return the columns as which segment *first* and later ones can be read, and the last of those; None: all.
+
+        LogTruncated if *first* is gone, LookupError for a log without segments.
+        """
+        found, last = self.list(first - 1), None
+        while found:
+            since = self._metadata(found[-1].path).schema_since
+            if first >= since:
+                return self._schema(found[-1]), last
+            last = since - 1
+            found = [s for s in found if s.offset <= last]
+        raise LookupError(f"{self.folder}: no segment {first}")
+
+    def _schema(self, segment: Segment) -> pa.Schema:
+        with _readable(segment.path):
+            schema: pa.Schema = _parquet().read_schema(segment.path).remove_metadata()
+            return schema
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -128,12 +182,14 @@ class ChangeLog:
         """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
         make_folder(self.folder)
         path = self.path(offset)
+        version, since = self._version_of(offset, changes.schema)
         footer = {
             "offset": offset,
             "rows": changes.num_rows,
             "committed": committed,
             "origin": origin,
-            "schema_version": 1,
+            "schema_version": version,
+            "schema_since": since,
             "moved": moved,
             "watermark": json.loads(dump_watermark(watermark)),
         }
@@ -152,7 +208,26 @@ class ChangeLog:
 
         write_durably(path, write)
         faults.point("segment-renamed")
+        self._newest = offset, changes.schema, version, since
         return Segment(offset, path)
+
+    def _version_of(self, offset: int, schema: pa.Schema) -> tuple[int, int]:
+        """Return the `schema_version` and the `schema_since` of the segment *offset*, whose columns are *schema*."""
+        before = self._newest
+        if before is None or before[0] != offset - 1:
+            last = Segment(offset - 1, self.path(offset - 1))
+            if not last.path.exists():
+                return 1, offset
+            found = self._metadata(last.path)
+            before = last.offset, self._schema(last), found.schema_version, found.schema_since
+        _, held, version, since = before
+        if not evolution.changes(held, schema):
+            return version, since
+        # Before the segment: whoever looks in between reads the old ones as the new columns, which is right.
+        names = schema.remove_metadata()
+        write_durably(self.folder / "_common_metadata", lambda aside: _parquet().write_metadata(names, aside))
+        faults.point("schema-written")
+        return version + 1, since if evolution.compatible(held, schema) else offset
 
     def sweep_up(self) -> None:
         """Remove what a killed writer left half-written, and what a killed drop left standing."""

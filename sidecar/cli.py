@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from sidecar.errors import SettingsError, SidecarError
-
-if TYPE_CHECKING:
-    from sidecar.project import Sidecar
-    from sidecar.scrub import Secrets
+from sidecar.cli_parts import SETTINGS, Config, TableName, known_secrets, logged, opened, printed, stopping
+from sidecar.cli_position import schema, watermark
+from sidecar.errors import SidecarError
 
 INTERRUPTED = 130
 SHOWN = 50
@@ -34,15 +29,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-watermark = typer.Typer(
-    help="Show or move the position in a table.\n\nExample: [bold]sidecar watermark show orders[/bold]",
-    no_args_is_help=True,
-)
 app.add_typer(watermark, name="watermark")
-
-Config: TypeAlias = Annotated[Path, typer.Option("-c", "--config", help="The settings file.", show_default=True)]
-TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="A followed table, as in the settings.")]
-SETTINGS = Path("sidecar.toml")
+app.command()(schema)
 
 
 def _version(wanted: bool) -> None:
@@ -188,59 +176,6 @@ def changes(
             print(show.line(row))
 
 
-@watermark.command("show")
-def watermark_show(
-    table: TableName,
-    config: Config = SETTINGS,
-    as_json: Annotated[bool, typer.Option("--json", help="The watermark as it is stored.")] = False,
-) -> None:
-    """Show the position in a table: what is closed, and the greatest value seen.
-
-    Example: [bold]sidecar watermark show orders[/bold]
-    """
-    from sidecar import show
-
-    with opened(config, read_only=True) as sc:
-        name = followed(sc, table)
-        mark = sc.watermark(name)
-        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.tracked[name], mark):
-            print(line)
-
-
-@watermark.command("set")
-def watermark_set(
-    table: TableName,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="A cursor value: a timestamp, or a number.")],
-    config: Config = SETTINGS,
-) -> None:
-    """Let the next poll read from just above VALUE on, delivered before or not.
-
-    Example: [bold]sidecar watermark set orders 2024-05-01T00:00:00Z[/bold]
-    """
-    from sidecar import show
-
-    with opened(config) as sc:
-        name = followed(sc, table)
-        try:
-            mark = sc.set_watermark(name, value)
-        except ValueError:
-            raise SettingsError(f'table "{name}": its cursor column holds numbers, and "{value}" is none') from None
-        for line in show.watermark(sc.tracked[name], mark):
-            print(line)
-
-
-@watermark.command("reset")
-def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
-    """Let the next poll read the whole table again, as if for the first time. The log and the sinks go on.
-
-    Example: [bold]sidecar watermark reset orders[/bold]
-    """
-    with opened(config) as sc:
-        name = followed(sc, table)
-        sc.reset_watermark(name)
-    print(f"{name}: the next poll reads all of it")
-
-
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Made, and left for you to try.")] = Path(
@@ -254,87 +189,6 @@ def demo(
     from sidecar import demo as show
 
     raise typer.Exit(show.run(folder))
-
-
-# -- what the commands share -------------------------------------------------------------------------------------------
-
-_secrets: Secrets | None = None
-
-
-def known_secrets() -> Secrets:
-    """Return the secrets of this run, as far as they are known yet."""
-    global _secrets  # noqa: PLW0603  one process is one command
-    if _secrets is None:
-        from sidecar.scrub import Secrets
-
-        _secrets = Secrets()
-    return _secrets
-
-
-@contextlib.contextmanager
-def opened(config: Path, *, read_only: bool = False) -> Iterator[Sidecar]:
-    """Open the project; from here on its secrets are masked in all that is logged or reported."""
-    from sidecar.config import load
-    from sidecar.console import set_up_logging
-    from sidecar.project import Sidecar
-
-    settings = load(config)
-    known_secrets().absorb(settings.secrets)
-    set_up_logging(known_secrets())
-    with Sidecar(settings, read_only=read_only) as sc:
-        yield sc
-
-
-def followed(sc: Sidecar, table: str) -> str:
-    """Return the followed table that *table* names."""
-    return _named(table, list(sc.tracked), "is not followed; followed are")
-
-
-def logged(sc: Sidecar, table: str) -> str:
-    """Return the table with a change log that *table* names; the source is not asked."""
-    from urllib.parse import unquote
-
-    from sidecar.changelog import tables
-
-    return _named(table, [unquote(folder) for folder in tables(sc.root)], "has no change log yet; there are")
-
-
-def _named(table: str, names: Sequence[str], otherwise: str) -> str:
-    if table in names:
-        return table
-    near = [n for n in names if n.casefold() == table.casefold()] or [n for n in names if n.endswith("." + table)]
-    if len(near) == 1:
-        return near[0]
-    raise SettingsError(f'table "{table}" {otherwise}: {", ".join(near or names) or "none"}')
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C or SIGTERM sets; asked a second time, the command stops at once."""
-    stop = threading.Event()
-
-    def ask(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        print("Stopping once this page is done; again to stop at once.", file=sys.stderr)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def printed(what: Any) -> None:
-    """Print a table for people: as wide as the terminal, or as it needs where there is none."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    console.print(what)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

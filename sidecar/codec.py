@@ -81,6 +81,7 @@ def dump_watermark(mark: Watermark) -> str:
             "doubt": mark.doubt,
             "hold": _dump_hold(mark.hold),
             "late": mark.late,
+            "shape": mark.shape,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -107,6 +108,7 @@ def load_watermark(text: str | bytes) -> Watermark:
         doubt=raw["doubt"],
         hold=raw["hold"] and Hold(*raw["hold"]),
         late=raw["late"],
+        shape=tuple(raw["shape"]),
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 

@@ -96,6 +96,8 @@ class TableSettings(_Section):
     max_hold: Micros | None = None
     created_at_tolerance: Micros | None = None
     updated_at_unit: Unit | None = None
+    schema_change: Literal["evolve", "fail"] | None = None
+    backfill_added: bool | None = None
     sinks: Names | None = None
 
 

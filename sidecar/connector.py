@@ -138,6 +138,14 @@ class SourceConnector(ABC):
         """Return a value that is equal to an earlier one only if nothing at all has changed since; None: unknown."""
         return None
 
+    def outline(self, table: Table) -> object | None:
+        """Return a value that is equal to an earlier one only if *table* would be described the same; None: unknown.
+
+        Asked before each poll that finds something: a column that comes while a loop runs is then seen at once.
+        """
+        del table
+        return None
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         """Return what stands in the way of following this table well; costs may be a full scan."""
         del tracked

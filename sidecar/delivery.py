@@ -101,8 +101,10 @@ class Delivery:
         return True
 
     def _end(self, log: ChangeLog, after: int, last: int) -> int:
-        """Return the last offset of the batch after *after*: full, or all there is."""
+        """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
         size = 0
+        _, alike = log.columns(after + 1)
+        last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):
             size += segment.path.stat().st_size
             if size >= self._batch_bytes or count == _BATCH_SEGMENTS:

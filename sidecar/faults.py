@@ -11,12 +11,14 @@ import signal
 
 POINTS = (
     "page-read",
+    "schema-written",
     "segment-written",
     "segment-renamed",
     "watermark-saved",
     "poll-completed",
     "batch-intended",
     "batch-staged",
+    "columns-summarized",
     "batch-moved",
     "sink-committed",
     "position-filed",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sidecar.changelog import ChangeLog
+from sidecar.errors import SchemaChanged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,16 +20,21 @@ def dataframe(
     """Return the changes with `since < offset <= until`: metadata columns first, then the source's.
 
     Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. Order within the DataFrame
-    is not promised; sequence by `_commit_version`. An empty range has the same columns, those of *schema* or of the
-    newest segment. LogTruncated if retention has dropped the range's beginning.
+    is not promised; sequence by `_commit_version`. The columns are the newest ones as which the whole range can be read
+    (older rows have NULL in columns that came later); an empty range has those of *schema* or of the newest segment.
+    LogTruncated if retention has dropped the range's beginning; SchemaChanged if a column's type was changed within it
+    otherwise than by growing.
     """
     segments = log.list(since, until)
-    newest = schema or log.schema()
-    if newest is None:
-        return spark.createDataFrame([], spark_schema(pa.schema([])))
-    columns = spark_schema(newest)
     if not segments:
-        return spark.createDataFrame([], columns)
+        return spark.createDataFrame([], spark_schema(schema or log.schema() or pa.schema([])))
+    newest, last = log.columns(segments[0].offset)
+    if last is not None and segments[-1].offset > last:
+        raise SchemaChanged(
+            f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
+            f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
+        )
+    columns = spark_schema(newest)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
     return reader.parquet(*(str(s.path) for s in segments))
 

@@ -101,6 +101,8 @@ class Tracked:
     tolerance: int = 0
     page_size: int = 50_000
     key_is_unique: bool = True
+    schema_change: Literal["evolve", "fail"] = "evolve"
+    backfill_added: bool = False
     metadata_prefix: str = "_"
     sinks: tuple[str, ...] = ()
 
@@ -221,6 +223,7 @@ class Watermark:
     clean-up, and since. `era` is the numbering that `since` belongs to; `doubt`, after it has changed and until a poll
     is complete, the offset up to which the log tells by content what has been delivered. `hold` is what held the last
     complete poll's horizon back. `late` counts the rows that appeared after they were due, and were seen all the same.
+    `shape` are the columns of which the fingerprints that are remembered were made.
     """
 
     settings: str
@@ -238,6 +241,7 @@ class Watermark:
     doubt: int | None = None
     hold: Hold | None = None
     late: int = 0
+    shape: tuple[str, ...] = ()
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

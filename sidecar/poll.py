@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import faults, horizon, renumbered, rows
+from sidecar import evolution, faults, horizon, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
@@ -61,6 +61,8 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
+        if tracked.backfill_added and mark.polled is not None and _has_more_columns(tracked, log):
+            mark = _read_again(connector, tracked, log, store, mark)
         view = connector.horizon(tracked, mark.memory)
         if renumbered.is_renumbered(mark, view):
             fits()
@@ -101,17 +103,29 @@ def check_settings(tracked: Tracked, mark: Watermark) -> None:
 
 
 def check_schema(tracked: Tracked, log: ChangeLog) -> None:
-    """Raise SchemaChanged if a column is no longer of the type in which the log holds it."""
+    """Say what has become of the table's columns since the log's newest segment.
+
+    SchemaChanged if a column's type has changed otherwise than by growing, or, with `schema_change = "fail"`, at all.
+    """
     held = log.schema()
-    if held is None:
+    found = [] if held is None else evolution.changes(held, change_schema(tracked))
+    if not found:
         return
-    for field in change_schema(tracked):
-        index = held.get_field_index(field.name)
-        if index >= 0 and held.field(index).type != field.type:
-            raise SchemaChanged(
-                f'table "{tracked.name}": column "{field.name}" is {field.type} now, the log holds it as '
-                f"{held.field(index).type}. Leave it out (columns = …), or begin again under another [state] path."
-            )
+    told = ", ".join(map(str, found))
+    if any(change.kind == "changed" for change in found):
+        raise SchemaChanged(
+            f'table "{tracked.name}": {told}. Older changes cannot be read as that. To go on with the new columns, '
+            f"read apart from the old ones: sidecar schema {tracked.name} --accept. To have the whole table in the new "
+            f"ones as well: sidecar watermark reset {tracked.name}. Or leave the column out (columns = …)"
+        )
+    if tracked.schema_change == "fail":
+        raise SchemaChanged(
+            f'table "{tracked.name}": {told}; schema_change = "fail" asks to stop at that. To go on with the new '
+            f"columns: sidecar schema {tracked.name} --accept"
+        )
+    renamed = {change.kind for change in found} >= {"added", "dropped"}
+    hint = " (a renamed column looks like one that is gone and one that is new)" if renamed else ""
+    log_.warning("table=%s schema_changed: %s%s", tracked.name, told, hint)
 
 
 def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: Horizon) -> Progress:
@@ -130,6 +144,23 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
     first = mark.polled is None and all(closed is None for closed in mark.closed().values())
     passes = tracked.first if first and connector.loads_by_key else tracked.passes
     return Progress(view, closing, passes[0].name)
+
+
+def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
+    held = log.schema()
+    return held is not None and any(c.kind == "added" for c in evolution.changes(held, change_schema(tracked)))
+
+
+def _read_again(
+    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
+) -> Watermark:
+    """Return a watermark under which all rows are read, and delivered, again: for what stands in their new columns."""
+    check_schema(tracked, log)
+    mark = dataclasses.replace(fresh_watermark(tracked), offset=mark.offset + 1, late=mark.late)
+    empty = change_schema(tracked).empty_table()
+    log.append(mark.offset, empty, mark, {}, committed=connector.source.clock.now(), origin="poll", moved=True)
+    store.save(tracked.name, mark, {}, forget_all=True)
+    return mark
 
 
 def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, view: Horizon) -> Watermark:
@@ -173,10 +204,12 @@ def _page(
         reader.expect(dataclasses.replace(page, after=last))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    fresh, remembered = _fresh(own, store, progress, same, any_remembered=mark.kept + mark.added > 0)
-    late = int(rows.late(fresh, {name: m.due for name, m in mark.marks.items()}).sum())
+    found_new = _fresh(own, store, mark, same)
+    fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
     after = advance(tracked, mark, last, full=full, added=len(remembered))
     after = dataclasses.replace(after, late=after.late + late)
+    if after.progress is None:
+        after = dataclasses.replace(after, shape=rows.shape(data))
     offset = None
     if len(fresh):
         fits()
@@ -195,36 +228,54 @@ def _page(
     return step, after
 
 
-def _fresh(
-    found: Rows, store: WatermarkStore, progress: Progress, same: Flags | None, *, any_remembered: bool
-) -> tuple[Rows, dict[bytes, bytes]]:
-    """Return the rows not delivered yet, and what to remember of them; an empty value forgets.
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """The rows of a page that have not been delivered yet, what to remember of the page, and how many came too late.
+
+    An empty value forgets.
+    """
+
+    rows: Rows
+    remembered: dict[bytes, bytes]
+    late: int
+
+
+def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> _Fresh:
+    """Return what is new of *found*.
 
     Fingerprints cost microseconds: they are made only of rows that are remembered, or may return. *same* says which
     rows have been delivered as they are by other evidence.
     """
+    progress = mark.progress
+    assert progress is not None
     if not len(found):
-        return found, {}
+        return _Fresh(found, {}, 0)
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
-    keys = found.keys() if any_remembered else []
-    known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(found)
-    asked = stays | np.fromiter((k is not None for k in known), bool, len(found)) if any_remembered else stays
-    if not asked.any():
-        return found.take(new), {}
-    some = found.take(asked)
+    any_remembered = mark.kept + mark.added > 0
+    known = store.recall(found.tracked.name, found.keys()) if any_remembered else [None] * len(found)
+    is_known = np.fromiter((k is not None for k in known), bool, len(found))
+    asked = stays | is_known
     remembered: dict[bytes, bytes] = {}
-    for index, key, token in zip(np.flatnonzero(asked).tolist(), some.keys(), rows.tokens(some), strict=True):
-        before = known[index]
-        if before == token:
-            new[index] = False
-        elif stays[index]:
-            remembered[key] = token
-        elif before is not None:
-            # What was delivered before must not be mistaken, later, for what is delivered now.
-            remembered[key] = b""
-    return found.take(new), remembered
+    if asked.any():
+        some = found.take(asked)
+        tokens = rows.tokens(some)
+        # Before a column was added, the same row had another fingerprint: it is no other row for that.
+        had_less = len(mark.shape) > 0 and set(mark.shape) < set(rows.shape(found.data))
+        older = rows.tokens(some, mark.shape) if had_less else tokens
+        for index, key, token, old in zip(np.flatnonzero(asked).tolist(), some.keys(), tokens, older, strict=True):
+            before = known[index]
+            if before in (token, old):
+                new[index] = False
+            if before != token and stays[index]:
+                remembered[key] = token
+            elif before not in (None, token):
+                # What was delivered before must not be mistaken, later, for what is delivered now.
+                remembered[key] = b""
+    # A row that is known has come in time: what is new of it is not when.
+    late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
+    return _Fresh(found.take(new), remembered, int(late.sum()))
 
 
 def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import config, consumers, cursor, recovery, tracking
+from sidecar import config, consumers, cursor, evolution, recovery, tracking
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
@@ -156,6 +156,21 @@ class Sidecar:
     def reset_watermark(self, table: str) -> Watermark:
         """Let the next poll of *table* read all of it, as if for the first time; its log and its sinks go on."""
         return self._move(self._known(table), {})
+
+    def accept_schema(self, table: str) -> list[str]:
+        """Let the log of *table* go on with the columns that it has now, whatever they were; return what has changed.
+
+        The position stays. Changes from before a column's type was changed are read apart from those after it.
+        """
+        tracked = self._known(table)
+        log, mark = self.log(tracked.name), self.store.watermark(tracked.name)
+        held, now = log.schema(), change_schema(tracked)
+        found = [] if held is None else evolution.changes(held, now)
+        if found and mark is not None:
+            mark = dataclasses.replace(mark, offset=mark.offset + 1)
+            log.append(mark.offset, now.empty_table(), mark, {}, committed=self.clock.now(), origin="poll")
+            self.store.save(tracked.name, mark, {})
+        return [str(change) for change in found]
 
     def status(self) -> list[TableStatus]:
         """Return where each table stands; the source is not asked."""

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 
-from sidecar import codec
+from sidecar import codec, evolution
 from sidecar.changelog import ChangeLog
 from sidecar.cursor import Flags
 from sidecar.model import METADATA, Horizon, Tracked, Watermark
@@ -41,12 +41,14 @@ def newest(tracked: Tracked, log: ChangeLog, until: int) -> Mapping[bytes, bytes
     All of what retention has left is read: a row that stood far above the horizon may have been delivered long ago.
     """
     found: dict[bytes, bytes] = {}
-    names = [c.name for c in tracked.columns]
     change_type = tracked.metadata_prefix + METADATA[0]
+    columns = pa.schema([(change_type, pa.string()), *((c.name, c.arrow) for c in tracked.columns)])
     for segment in log.list(log.floor(), until):
         data = log.get(segment.offset)
-        if data is not None and len(data) and set(names) <= set(data.column_names):
-            found.update(zip(keys_of(tracked, data), _digests(data, [change_type, *names]), strict=True))
+        # What was written before the columns changed otherwise than by growing is no row of today's.
+        if data is not None and len(data) and evolution.compatible(data.schema, columns):
+            data = evolution.conformed(data, columns)
+            found.update(zip(keys_of(tracked, data), _digests(data, columns.names), strict=True))
     return found
 
 

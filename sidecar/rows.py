@@ -8,7 +8,7 @@ its content with the cursor values that will close it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -126,14 +126,19 @@ def above(rows: Rows, page: Page) -> Rows:
     return rows.take(mask)
 
 
-def tokens(rows: Rows) -> list[bytes]:
-    """Return what is to be remembered of each row, should it be met again."""
+def shape(data: pa.Table) -> tuple[str, ...]:
+    """Return the columns that a fingerprint is made of."""
+    return tuple(n for n in data.column_names if n not in (CURSOR, VERSION))
+
+
+def tokens(rows: Rows, columns: Sequence[str] | None = None) -> list[bytes]:
+    """Return what is to be remembered of each row, should it be met again; as if it had only *columns*, if given."""
     if rows.version is not None:
         return [_VERSION + _VERSION_FORMAT.pack(int(v)) for v in rows.version]
     if not len(rows):
         return []
     stamps = zip(*(ranks.tolist() for ranks in _ranks(rows)), strict=True)
-    content = codec.rows(rows.data, [n for n in rows.data.column_names if n not in (CURSOR, VERSION)])
+    content = codec.rows(rows.data, shape(rows.data) if columns is None else columns)
     return [
         _CONTENT + _CONTENT_FORMAT.pack(blake2b(repr(row).encode(), digest_size=16).digest(), *stamp)
         for row, stamp in zip(content, stamps, strict=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sidecar import retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
-from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.horizon import LONG_HOLD
 from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll
@@ -71,6 +71,7 @@ class Runner:
     long_hold: int = LONG_HOLD
     _stale: bool = False
     _quiet: dict[str, object] = field(default_factory=dict)
+    _outlines: dict[str, object] = field(default_factory=dict)
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -149,6 +150,12 @@ class Runner:
                 once()
             except SourceUnavailable as error:
                 self._again(once, error)
+            except (SettingsError, SchemaChanged):
+                if not self._has_moved_on(tracked):
+                    raise
+                # The table was altered between two statements of this poll.
+                self.sidecar.refresh()
+                once()
         except SidecarError as error:
             result.error = error
             self._failed(tracked.name, error)
@@ -171,6 +178,9 @@ class Runner:
         if pulse is not None and self._quiet.get(tracked.name) == pulse:
             return
         self._quiet.pop(tracked.name, None)
+        if self._has_moved_on(tracked):
+            self.sidecar.refresh()
+        tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
         log = self.sidecar.log(tracked.name)
@@ -194,6 +204,12 @@ class Runner:
             )  # fmt: skip
         if pulse is not None:
             self._quiet[tracked.name] = pulse
+
+    def _has_moved_on(self, tracked: Tracked) -> bool:
+        """Return whether the source describes *tracked* otherwise than when that was last asked."""
+        before, now = self._outlines.get(tracked.name), self.sidecar.connector.outline(tracked.table)
+        self._outlines[tracked.name] = now
+        return before is not None and before != now
 
     def _tell_of_a_hold(self, tracked: Tracked, hold: Hold | None, now: int) -> None:
         """Say once of each hold that outlasts a minute, and once that it is given up."""

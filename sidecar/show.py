@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar import cursor
+from sidecar import cursor, evolution
 from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
 from sidecar.horizon import LONG_HOLD, kind_of
@@ -24,7 +24,7 @@ from sidecar.tracking import matches
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from sidecar.changelog import ChangeLog
+    from sidecar.changelog import ChangeLog, SchemaVersion
     from sidecar.config import Settings
     from sidecar.model import Tracked, Watermark
     from sidecar.project import TableStatus
@@ -148,6 +148,34 @@ def objects(changes: pa.Table) -> Iterator[dict[str, Any]]:
 def line(row: Mapping[str, Any]) -> str:
     """Return a row as one line of JSON."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def schema(version: SchemaVersion) -> dict[str, Any]:
+    """Return one version of a table's columns as a JSON object."""
+    return {
+        "version": version.version,
+        "first_offset": version.first,
+        "committed": iso(version.committed),
+        "columns": {field.name: str(field.type) for field in version.schema},
+        "readable_since": version.since,
+    }
+
+
+def schemas_table(versions: Sequence[SchemaVersion]) -> RichTable:
+    """Return the versions of a table's columns for people, the newest first: what each brought, against its elder."""
+    from rich.text import Text
+
+    found = _table("version", "from offset", "time", "columns")
+    for at, version in enumerate(versions):
+        older = versions[at + 1].schema if at + 1 < len(versions) else None
+        if older is None:
+            told = ", ".join(f"{f.name} {f.type}" for f in version.schema)
+        else:
+            told = "\n".join(map(str, evolution.changes(older, version.schema)))
+            if version.since == version.first:
+                told += f"\nOlder changes cannot be read as this: until={version.first - 1}"
+        found.add_row(*_plain([version.version, version.first, iso(version.committed)]), Text(told))
+    return found
 
 
 def watermark(tracked: Tracked, mark: Watermark | None) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import faults
+from sidecar import faults, folder_columns
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.files import filename
 
@@ -75,8 +75,10 @@ class FileSink(_Common):
         target = f"{self.path.rstrip('/')}/{filename(batch.table)}"
         name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         staging = f"{target}/_staging-{filename(self.name)}"
-        self.shaped(frame).write.format(self.format).options(**self.options).mode("overwrite").save(staging)
+        shaped = self.shaped(frame)
+        shaped.write.format(self.format).options(**self.options).mode("overwrite").save(staging)
         faults.point("batch-staged")
+        folder_columns.settle(shaped, target, self.format, f'sink "{self.name}", table "{batch.table}"')
         jvm: Any = spark._jvm
         hadoop = jvm.org.apache.hadoop.fs.Path
         files = hadoop(target).getFileSystem(spark._jsc.hadoopConfiguration())

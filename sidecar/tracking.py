@@ -21,6 +21,10 @@ from sidecar.words import did_you_mean, listed, section
 if TYPE_CHECKING:
     from sidecar.connector import SourceConnector
 
+_AS_SAID = (
+    *("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size"),
+    *("schema_change", "backfill_added"),
+)
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
@@ -96,11 +100,7 @@ def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
         key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
-        **{
-            k: merged[k]
-            for k in ("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size")
-            if k in merged
-        },
+        **{k: merged[k] for k in _AS_SAID if k in merged},
     )
 
 
