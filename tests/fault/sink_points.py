@@ -13,7 +13,10 @@ import sqlite3
 import sys
 from pathlib import Path
 
-SINK_POINTS = ("batch-intended", "batch-staged", "batch-moved", "sink-committed", "position-filed", "position-saved")
+SINK_POINTS = (
+    *("batch-intended", "batch-staged", "columns-summarized", "batch-moved"),
+    *("sink-committed", "position-filed", "position-saved"),
+)
 
 
 def main(settings: Path, source: Path, points: list[str]) -> None:
@@ -25,6 +28,8 @@ def main(settings: Path, source: Path, points: list[str]) -> None:
     codes = []
     for number, point in enumerate(points):
         change(source, number)
+        if point.startswith("columns-summarized"):
+            alter(source)
         process = os.fork()
         if process == 0:
             code = 70
@@ -49,6 +54,13 @@ def change(source: Path, number: int) -> None:
             f"UPDATE {table} SET v = v + 100000, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE id % 4 = ?",
             (number % 4,),
         )
+    writer.commit()
+    writer.close()
+
+
+def alter(source: Path) -> None:
+    writer = sqlite3.connect(source)
+    writer.execute("ALTER TABLE t ADD COLUMN more TEXT DEFAULT 'm'")
     writer.commit()
     writer.close()
 

@@ -5,10 +5,13 @@ The points of sinks are in `test_sinks_that_are_killed.py`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +20,11 @@ from tests.fault.harness import KILLED, PATIENCE, PostgresSource, Project, SQLit
 from tests.fault.sink_points import SINK_POINTS
 from tests.servers import Database
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 POLL_POINTS = ("page-read", "segment-written", "segment-renamed", "watermark-saved", "poll-completed")
+SCHEMA_POINTS = ("schema-written",)
 RETENTION_POINTS = ("floor-written", "segment-dropped")
 COUNTS = {name: (1, 2) if name == "poll-completed" else (1, 2, 5) for name in POLL_POINTS}
 
@@ -33,7 +40,7 @@ def test_every_point_that_the_code_passes_is_tried() -> None:
     code = "".join(p.read_text() for p in Path(faults.__file__).parent.glob("*.py"))
     passed = set(re.findall(r'faults\.point\("([\w-]+)"\)', code))
     assert passed <= set(faults.POINTS)
-    assert {*POLL_POINTS, *RETENTION_POINTS, *SINK_POINTS} == passed
+    assert {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *SINK_POINTS} == passed
 
 
 @pytest.mark.parametrize("name", POLL_POINTS)
@@ -92,6 +99,24 @@ def test_half_written_segments_are_swept_up(source: SQLiteSource, tmp_path: Path
     assert list(folder.glob(".*.tmp")), "the kill should have left one"
     clean(project.run())
     assert not list(folder.glob(".*"))
+    holds(source, project)
+
+
+def test_a_kill_between_a_new_column_and_its_first_segment_costs_nothing(
+    spark: SparkSession, source: SQLiteSource, tmp_path: Path
+) -> None:
+    project, writer = Project(tmp_path / "project", source.url), Writer(source, seed=6)
+    writer.write(60)
+    clean(project.run())
+    # By a row that is there: the writer fills a table of its own columns.
+    with contextlib.closing(sqlite3.connect(source.path, isolation_level=None)) as owner:
+        owner.execute("ALTER TABLE t ADD COLUMN more TEXT DEFAULT 'm'")
+        owner.execute("UPDATE t SET v = v + 1000000, updated_at = strftime('%Y-%m-%d %H:%M:%f+00', 'now') WHERE id = 1")
+    assert project.run(crash="schema-written:1").code == KILLED, "the point was not reached"
+    # The columns are there before their first segment: what there is reads as them.
+    assert {row["more"] for row in spark.read.parquet(str(project.log().folder)).collect()} == {None}
+    clean(project.run())
+    assert {row["more"] for row in spark.read.parquet(str(project.log().folder)).collect()} == {None, "m"}
     holds(source, project)
 
 
