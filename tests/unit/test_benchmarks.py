@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, loss, loss_writers, poll_size, workload
+from benchmarks import idle, loss, loss_writers, poll_size, tie, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
@@ -19,7 +19,9 @@ from benchmarks.measure import Answer, Contender, Result, Sample, show, take_tur
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     quiet = Console(file=io.StringIO())
-    with Bench(runs=1, small=200, large=400, sources=("sqlite",), folder=tmp_path / "bench", console=quiet) as bench:
+    with Bench(
+        runs=1, small=200, large=400, tie=400, sources=("sqlite",), folder=tmp_path / "bench", console=quiet
+    ) as bench:
         yield bench
 
 
@@ -101,6 +103,17 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     cold, warm = idle.ask(bench)
     assert [r.name for r in cold.results] == ["python -c pass", "SQLite: sidecar run --once"]
     assert [r.name for r in warm.results] == ["SQLite: poll"]
+    assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tie, "LOOKBACK", 0.2)
+    monkeypatch.setattr(tie, "PAGE", 10)
+    peaks, times = tie.ask(bench)
+    assert [r.name for r in peaks.results] == ["SQLite: 200 rows", "SQLite: 400 rows"]
+    assert peaks.results[1].aim == 1.2
+    assert times.results[1].parts["rows read twice by the kill"] <= 20
+    assert times.results[1].parts["at last: rows"] == 0
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
 
 
