@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m benchmarks",
         description="Figures of Sidecar, as ratios of contenders that take turns.",
         epilog="From the environment: SIDECAR_BENCH_RUNS=5, SIDECAR_BENCH_ROWS=1000000/10000000 (small/large), "
-        "SIDECAR_BENCH_TIE=50000000 (large, of `tie`), SIDECAR_BENCH_DIR (for the data), SIDECAR_TEST_PG (a superuser's "
-        "DSN), PG_JDBC_JAR.",
+        "SIDECAR_BENCH_TIE=50000000 (the large one of `tie`), SIDECAR_BENCH_DIR (for the data), SIDECAR_TEST_PG (a "
+        "superuser's DSN), PG_JDBC_JAR.",
     )
     parser.add_argument("question", nargs="*", help=f"of {', '.join(QUESTIONS)}; all but the last, if none is given")
     parser.add_argument("--source", action="append", choices=list(NAMES), help="may be repeated; both, if not given")

@@ -67,14 +67,15 @@ def source(bench: Bench, scheme: str, count: int) -> str:
 
 
 @contextlib.contextmanager
-def touching(url: str, count: int, most: int) -> Iterator[set[int]]:
+def touching(url: str, count: int, most: int, *, after: Path) -> Iterator[set[int]]:
     """Touch a row every now and then while the block runs, *most* at most, each in a transaction of its own.
 
-    They are anywhere: behind the poll and ahead of it. The set holds their keys once the block is over.
+    They are anywhere: behind the poll and ahead of it. None is touched before the file *after* is there. The set holds
+    their keys once the block is over.
     """
     touched: set[int] = set()
     keys, stop = random.Random(count).sample(range(1, count + 1), most), threading.Event()
-    hand = threading.Thread(target=_touch, args=(url, keys, touched, stop))
+    hand = threading.Thread(target=_touch, args=(url, keys, touched, stop, after))
     hand.start()
     try:
         yield touched
@@ -85,13 +86,12 @@ def touching(url: str, count: int, most: int) -> Iterator[set[int]]:
 
 def put_back(url: str) -> None:
     """Let all rows be as they were made."""
-    values = f"v = id % {VALUES}"
     if url.startswith("sqlite:"):
         with contextlib.closing(_opened(url)) as lite:
-            lite.execute(f"UPDATE ties SET {values}, updated_at = ? WHERE updated_at > ?", (STAMP, STAMP))
+            lite.execute(f"UPDATE ties SET v = id % {VALUES}, updated_at = ? WHERE updated_at > ?", (STAMP, STAMP))
     else:
         with psycopg.connect(url, autocommit=True) as connection:
-            stamp = instant(STAMP)
+            stamp, values = instant(STAMP), f"v = mod(id, {VALUES})"
             connection.execute(f"UPDATE ties SET {values}, updated_at = %s WHERE updated_at > %s", (stamp, stamp))
 
 
@@ -103,8 +103,10 @@ def is_first(ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> npt.N
     return first
 
 
-def _touch(url: str, keys: list[int], touched: set[int], stop: threading.Event) -> None:
+def _touch(url: str, keys: list[int], touched: set[int], stop: threading.Event, after: Path) -> None:
     clock = SystemClock()
+    while not after.exists() and not stop.is_set():
+        clock.sleep(0.001, stop)
     with contextlib.ExitStack() as stack:
         if url.startswith("sqlite:"):
             lite = stack.enter_context(contextlib.closing(_opened(url)))
@@ -125,7 +127,7 @@ def _fill(connection: psycopg.Connection, count: int) -> None:
     connection.execute(_POSTGRES.replace(" PRIMARY KEY", " NOT NULL"))
     for first in range(1, count + 1, _CHUNK):
         connection.execute(
-            f"INSERT INTO ties SELECT i, i % {VALUES}, %s, %s FROM generate_series(%s::bigint, %s) AS i",
+            f"INSERT INTO ties SELECT i, mod(i, {VALUES}), %s, %s FROM generate_series(%s::bigint, %s) AS i",
             (instant(STAMP), instant(STAMP), first, min(first + _CHUNK - 1, count)),
         )
         # Or the server's own log of what is written takes as much room again as the table.
