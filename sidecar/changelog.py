@@ -137,17 +137,19 @@ class ChangeLog:
             "moved": moved,
             "watermark": json.loads(dump_watermark(watermark)),
         }
-        stamped = changes.replace_schema_metadata(
-            {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
-        )
+        # Of the file, not of its schema: Arrow writes a schema's metadata twice, and what is remembered may be most of
+        # the segment.
+        metadata = {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
 
         def write(aside: Path) -> None:
             # lz4: read and written faster than Spark can use it; Zstandard saves a third of the size and costs a half
             # of the speed.
             # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
-            dictionaries = stamped.column_names[: len(METADATA)]
+            dictionaries = changes.column_names[: len(METADATA)]
             options = {"compression": "lz4", "coerce_timestamps": "us", "use_dictionary": dictionaries}
-            _parquet().write_table(stamped, aside, write_page_checksum=True, **options)
+            with _parquet().ParquetWriter(aside, changes.schema, write_page_checksum=True, **options) as writer:
+                writer.write_table(changes)
+                writer.add_key_value_metadata(metadata)
             faults.point("segment-written")
 
         write_durably(path, write)
