@@ -171,8 +171,8 @@ def _page(
         reader.expect(dataclasses.replace(page, after=last))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    fresh, remembered = _fresh(own, store, progress, same, any_remembered=mark.kept + mark.added > 0)
-    after = advance(tracked, mark, last, full=full, added=len(remembered))
+    fresh, remembered, met = _fresh(own, store, progress, same, any_remembered=mark.kept + mark.added > 0)
+    after = advance(tracked, mark, last, full=full, added=met)
     offset = None
     if len(fresh):
         fits()
@@ -185,7 +185,7 @@ def _page(
         store.save(tracked.name, after, remembered)
         faults.point("watermark-saved")
     if after.progress is None:
-        after = _clean_up(tracked, store, after)
+        after = _clean_up(tracked, store, mark, after)
         faults.point("poll-completed")
     step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None)
     return step, after
@@ -193,14 +193,14 @@ def _page(
 
 def _fresh(
     found: Rows, store: WatermarkStore, progress: Progress, same: Flags | None, *, any_remembered: bool
-) -> tuple[Rows, dict[bytes, bytes]]:
-    """Return the rows not delivered yet, and what to remember of them; an empty value forgets.
+) -> tuple[Rows, dict[bytes, bytes], int]:
+    """Return the rows not delivered yet, what to remember of them (an empty value forgets), and how many were asked of.
 
     Fingerprints cost microseconds: they are made only of rows that are remembered, or may return. *same* says which
     rows have been delivered as they are by other evidence.
     """
     if not len(found):
-        return found, {}
+        return found, {}, 0
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
@@ -208,7 +208,7 @@ def _fresh(
     known = store.recall(found.tracked.name, keys) if any_remembered else [None] * len(found)
     asked = stays | np.fromiter((k is not None for k in known), bool, len(found)) if any_remembered else stays
     if not asked.any():
-        return found.take(new), {}
+        return found.take(new), {}, 0
     some = found.take(asked)
     remembered: dict[bytes, bytes] = {}
     for index, key, token in zip(np.flatnonzero(asked).tolist(), some.keys(), rows.tokens(some), strict=True):
@@ -220,7 +220,7 @@ def _fresh(
         elif before is not None:
             # What was delivered before must not be mistaken, later, for what is delivered now.
             remembered[key] = b""
-    return found.take(new), remembered
+    return found.take(new), remembered, len(some)
 
 
 def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:
@@ -268,9 +268,14 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     return pa.schema([*metadata, *(pa.field(c.name, c.arrow) for c in tracked.columns)])
 
 
-def _clean_up(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> Watermark:
-    """Forget what cannot return, once as much has been added as was kept: constant work per delivered row."""
-    if mark.added <= max(1_000, mark.kept):
+def _clean_up(tracked: Tracked, store: WatermarkStore, before: Watermark, mark: Watermark) -> Watermark:
+    """Forget what cannot return, once as many rows have been remembered or met again as were kept: constant work a row.
+
+    Those met again count, for what a poll closes it has met: many rows that are closed at once, by a poll that finds
+    nothing new, would stay for ever.
+    """
+    moved = (mark.closed(), mark.since) != (before.closed(), before.since)
+    if not moved or mark.added <= 1_000 or mark.added < mark.kept:
         return mark
     kept = store.prune(tracked.name, rows.expired(mark.closed(), mark.since))
     mark = dataclasses.replace(mark, kept=kept, added=0)
