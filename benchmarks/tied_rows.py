@@ -19,6 +19,7 @@ import psycopg
 
 from benchmarks import server
 from benchmarks.bench import Bench
+from sidecar.changelog import ChangeLog
 from sidecar.clock import SystemClock, instant
 
 VERSION = 1
@@ -95,7 +96,25 @@ def put_back(url: str) -> None:
             connection.execute(f"UPDATE ties SET {values}, updated_at = %s WHERE updated_at > %s", (stamp, stamp))
 
 
-def is_first(ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def check(log: ChangeLog, rows: int, touched: set[int]) -> None:
+    """Raise RuntimeError unless *log* has each version of a row at most once, and each row's last one."""
+    made, newer, wanted = (np.zeros(rows + 1, dtype=bool) for _ in range(3))
+    wanted[list(touched)] = True
+    for segment in log.list():
+        data = log.get(segment.offset)
+        assert data is not None
+        ids, values = (data.column(name).to_numpy().astype(np.int64, copy=False) for name in ("id", "v"))
+        first = _is_first(ids, values)
+        for seen, some in ((made, ids[first]), (newer, ids[~first])):
+            if seen[some].any() or len(np.unique(some)) < len(some):
+                raise RuntimeError(f"{segment.path}: holds a version that has been there before")
+            seen[some] = True
+    missing = int((~(made | newer))[1:].sum()) + int((newer != wanted).sum())
+    if missing:
+        raise RuntimeError(f"{missing:,} rows are not in the log as they are")
+
+
+def _is_first(ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which rows are as they were made; RuntimeError if one is neither that nor touched."""
     first: npt.NDArray[np.bool_] = values == ids % VALUES
     if not (first | (values < 0)).all():

@@ -7,13 +7,16 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, loss, loss_writers, poll_size, tie, workload
+from benchmarks import idle, loss, loss_writers, poll_size, tie, tied_rows, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
+from sidecar.changelog import ChangeLog
+from sidecar.model import Watermark
 
 
 @pytest.fixture
@@ -115,6 +118,24 @@ def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, mo
     assert times.results[1].parts["rows read twice by the kill"] <= 20
     assert times.results[1].parts["at last: rows"] == 0
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_a_log_of_tied_rows_that_lacks_one_or_repeats_one_is_refused(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path, "ties")
+
+    def append(offset: int, ids: list[int], values: list[int]) -> None:
+        changes = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.int32())})
+        log.append(offset, changes, Watermark("", offset=offset), {}, committed=0, origin="poll")
+
+    append(1, [1, 2, 4], [1, 2, 4])
+    append(2, [2, 3], [-1, -1])
+    tied_rows.check(log, 4, {2, 3})
+    for rows, touched in ((5, {2, 3}), (4, {2}), (4, {1, 2, 3})):
+        with pytest.raises(RuntimeError, match="not in the log"):
+            tied_rows.check(log, rows, touched)
+    append(3, [3], [-1])
+    with pytest.raises(RuntimeError, match="before"):
+        tied_rows.check(log, 4, {2, 3})
 
 
 def test_a_copy_is_scored_by_what_it_lacks_what_is_old_in_it_and_what_came_twice() -> None:
