@@ -31,11 +31,12 @@ NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 @dataclass
 class Bench:
-    """One run of the benchmarks. `small` and `large` are numbers of rows; `sources` are URL schemes."""
+    """One run of the benchmarks. `small`, `large` and `tie` are numbers of rows; `sources` are URL schemes."""
 
     runs: int = 5
     small: int = 1_000_000
     large: int = 10_000_000
+    tie: int = 50_000_000
     sources: tuple[str, ...] = ("postgresql", "sqlite")
     folder: Path = HOME / ".bench"
     console: Console = field(default_factory=lambda: Console(stderr=True))
@@ -43,11 +44,12 @@ class Bench:
 
     @classmethod
     def from_environment(cls, sources: tuple[str, ...]) -> Bench:
-        """Return what SIDECAR_BENCH_RUNS, SIDECAR_BENCH_ROWS (small/large) and SIDECAR_BENCH_DIR ask for."""
+        """Return what SIDECAR_BENCH_RUNS, _ROWS (small/large), _TIE and _DIR ask for."""
         small, _, large = os.environ.get("SIDECAR_BENCH_ROWS", "1000000/10000000").replace("_", "").partition("/")
         runs = int(os.environ.get("SIDECAR_BENCH_RUNS", "5"))
+        tie = int(os.environ.get("SIDECAR_BENCH_TIE", str(cls.tie)))
         folder = Path(os.environ.get("SIDECAR_BENCH_DIR", HOME / ".bench")).absolute()
-        return cls(runs, int(small), int(large or small), sources, folder)
+        return cls(runs, int(small), int(large or small), tie, sources, folder)
 
     def __enter__(self) -> Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -116,14 +118,14 @@ class Bench:
         self.console.print(f"· {text}", style="dim", highlight=False, markup=False)
 
 
-def settings(folder: Path, url: str, *, table: str = "", sinks: bool = True) -> Path:
-    """Write the settings of a project in *folder* that follows the orders of *url*; return the file."""
+def settings(folder: Path, url: str, *, name: str = "orders", table: str = "", sinks: bool = True) -> Path:
+    """Write the settings of a project in *folder* that follows table *name* of *url*; return the file."""
     lines = [
         "[source]",
         f"url = {json.dumps(url)}",
         "[state]",
         f"path = {json.dumps(str(folder / 'state'))}",
-        "[tables.orders]",
+        f"[tables.{name}]",
         table,
     ]
     if sinks:

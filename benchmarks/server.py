@@ -56,14 +56,19 @@ def url(server: Server, database: str) -> str:
 def orders(server: Server, count: int) -> str:
     """Return the name of a database with the orders table of *count* rows, made if it is not there."""
     name = f"sidecar_bench_{count}"
-    if not _exists(server, name):
-        _maintain(server, "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'", name)
+    create(server, name)
     with psycopg.connect(url(server, name), autocommit=True) as connection:
         if workload.is_filled(connection):
             return name
         connection.execute("DROP TABLE IF EXISTS orders")
         workload.fill_postgres(connection, count)
     return name
+
+
+def create(server: Server, database: str) -> None:
+    """Make *database*, empty, if it is not there."""
+    if not _exists(server, database):
+        _maintain(server, "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'", database)
 
 
 @contextlib.contextmanager

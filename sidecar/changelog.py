@@ -193,17 +193,19 @@ class ChangeLog:
             "moved": moved,
             "watermark": json.loads(dump_watermark(watermark)),
         }
-        stamped = changes.replace_schema_metadata(
-            {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
-        )
+        # Of the file, not of its schema: Arrow writes a schema's metadata twice, and what is remembered may be most of
+        # the segment.
+        metadata = {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
 
         def write(aside: Path) -> None:
             # lz4: read and written faster than Spark can use it; Zstandard saves a third of the size and costs a half
             # of the speed.
             # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
-            dictionaries = stamped.column_names[: len(METADATA)]
+            dictionaries = changes.column_names[: len(METADATA)]
             options = {"compression": "lz4", "coerce_timestamps": "us", "use_dictionary": dictionaries}
-            _parquet().write_table(stamped, aside, write_page_checksum=True, **options)
+            with _parquet().ParquetWriter(aside, changes.schema, write_page_checksum=True, **options) as writer:
+                writer.write_table(changes)
+                writer.add_key_value_metadata(metadata)
             faults.point("segment-written")
 
         write_durably(path, write)
@@ -250,12 +252,16 @@ class ChangeLog:
             yield watermark, remembered, True
         for segment in self._segments():
             if segment.offset > after:
-                try:
-                    recent = _unpack(self._footer(segment.path).get(_RECENT, b""))
-                except (ValueError, IndexError) as error:
-                    raise StateDamaged(f"{segment.path}: its footer is damaged. Restore it from a copy.") from error
                 metadata = self._metadata(segment.path)
-                yield metadata.watermark, recent, metadata.moved
+                yield metadata.watermark, self.remembered(segment.offset), metadata.moved
+
+    def remembered(self, offset: int) -> Remembered:
+        """Return what was to be remembered of segment *offset*, which must be there."""
+        path = self.path(offset)
+        try:
+            return _unpack(self._footer(path).get(_RECENT, b""))
+        except (ValueError, IndexError) as error:
+            raise StateDamaged(f"{path}: its footer is damaged. Restore it from a copy.") from error
 
     def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""

@@ -206,7 +206,7 @@ def _page(
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
     found_new = _fresh(own, store, mark, same)
     fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
-    after = advance(tracked, mark, last, full=full, added=len(remembered))
+    after = advance(tracked, mark, last, full=full, added=found_new.met)
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
         after = dataclasses.replace(after, shape=rows.shape(data))
@@ -222,7 +222,7 @@ def _page(
         store.save(tracked.name, after, remembered)
         faults.point("watermark-saved")
     if after.progress is None:
-        after = _clean_up(tracked, store, after)
+        after = _clean_up(tracked, store, mark, after)
         faults.point("poll-completed")
     step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, late=late)
     return step, after
@@ -230,13 +230,14 @@ def _page(
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """The rows of a page that have not been delivered yet, what to remember of the page, and how many came too late.
+    """What is new of a page: its rows, and what to remember of it; an empty value forgets.
 
-    An empty value forgets.
+    `met` counts the rows of which something was remembered, or is from now on; `late`, the new ones that came too late.
     """
 
     rows: Rows
     remembered: dict[bytes, bytes]
+    met: int
     late: int
 
 
@@ -249,7 +250,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     progress = mark.progress
     assert progress is not None
     if not len(found):
-        return _Fresh(found, {}, 0)
+        return _Fresh(found, {}, 0, 0)
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
@@ -275,7 +276,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
                 remembered[key] = b""
     # A row that is known has come in time: what is new of it is not when.
     late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
-    return _Fresh(found.take(new), remembered, int(late.sum()))
+    return _Fresh(found.take(new), remembered, int(asked.sum()), int(late.sum()))
 
 
 def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:
@@ -323,9 +324,14 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     return pa.schema([*metadata, *(pa.field(c.name, c.arrow) for c in tracked.columns)])
 
 
-def _clean_up(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> Watermark:
-    """Forget what cannot return, once as much has been added as was kept: constant work per delivered row."""
-    if mark.added <= max(1_000, mark.kept):
+def _clean_up(tracked: Tracked, store: WatermarkStore, before: Watermark, mark: Watermark) -> Watermark:
+    """Forget what cannot return, once as many rows have been remembered or met again as were kept: constant work a row.
+
+    Those met again count, for what a poll closes it has met: many rows that are closed at once, by a poll that finds
+    nothing new, would stay for ever.
+    """
+    moved = (mark.closed(), mark.since) != (before.closed(), before.since)
+    if not moved or mark.added <= 1_000 or mark.added < mark.kept:
         return mark
     kept = store.prune(tracked.name, rows.expired(mark.closed(), mark.since))
     mark = dataclasses.replace(mark, kept=kept, added=0)

@@ -1,7 +1,9 @@
 """The one SELECT: which rows a page asks for, as text and parameters. Each dialect says how it quotes and binds.
 
 The predicate is a row value, `(cursor, key…) > (?, ?…)`, preceded by `cursor >= ?`: an index on `(cursor, key…)` then
-answers any page in constant time, where a chain of ORs reads everything before it.
+answers any page in constant time, where a chain of ORs reads everything before it. And nothing else is said of the
+cursor: with `cursor > closed` beside it PostgreSQL 18 begins at the first row that carries the cursor's value, and so
+reads all earlier pages again where many rows carry the same.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ def quoted(name: str) -> str:
 def where(page: Page, dialect: Dialect, *, after: bool = True) -> Where:
     """Return *page*'s condition: its pass, above closed, not read by an earlier pass, after the position."""
     found = Where()
-    _membership(page, dialect, found)
-    if after and page.after is not None:
+    following = after and page.after is not None
+    # What follows a row of the pass is above closed, as that row was.
+    _membership(page, dialect, found, bounded=not (following and page.scan.cursor))
+    if following:
         _after(page, dialect, found)
     return found
 
@@ -60,11 +64,11 @@ def order_columns(page: Page) -> tuple[str, ...]:
     return ((page.scan.cursor,) if page.scan.cursor else ()) + page.tracked.key
 
 
-def _membership(page: Page, dialect: Dialect, found: Where) -> None:
+def _membership(page: Page, dialect: Dialect, found: Where, *, bounded: bool) -> None:
     scan, closed = page.scan, page.closed
     for name in scan.nulls:
         found.terms.append(f"{dialect.quote(name)} IS NULL")
-    if scan.cursor is not None:
+    if scan.cursor is not None and bounded:
         value = closed.get(scan.name)
         quoted_ = dialect.quote(scan.cursor)
         found.terms.append(

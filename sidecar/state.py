@@ -234,18 +234,25 @@ class RocksDBWatermarkStore:
             yield key[len(prefix) :], value
 
     def prune(self, table: str, expired: Callable[[bytes], bool]) -> int:
-        prefix, kept, doomed = _prefix(table), 0, list[bytes]()
+        kept, doomed = 0, list[bytes]()
         for key, value in self.remembered(table):
-            if expired(value):
-                doomed.append(key)
-            else:
+            if not expired(value):
                 kept += 1
-        for start in range(0, len(doomed), _BATCH):
-            # In batches of their own: forgetting late is harmless, and a batch is held in memory.
-            some = doomed[start : start + _BATCH]
-            self._write([*(("recent", prefix + key, None) for key in some), self._sum(table, dict.fromkeys(some, b""))])
-            self._hold(table, dict.fromkeys(some, b""))
+                continue
+            doomed.append(key)
+            if len(doomed) == _BATCH:
+                # While the scan goes on, which sees what was there when it began: a list of all would be held in
+                # memory, as would one batch of all. Forgetting late is harmless.
+                self._forget(table, doomed)
+                doomed = []
+        if doomed:
+            self._forget(table, doomed)
         return kept
+
+    def _forget(self, table: str, keys: Sequence[bytes]) -> None:
+        prefix, gone = _prefix(table), dict.fromkeys(keys, b"")
+        self._write([*(("recent", prefix + key, None) for key in keys), self._sum(table, gone)])
+        self._hold(table, gone)
 
     def verify(self) -> None:
         """Raise StateDamaged if what is remembered is not what was last written, whole tables of it missing included.
@@ -311,16 +318,13 @@ class RocksDBWatermarkStore:
 
     def _scan(self, family: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries from *start* on. Only `iter()` with `status()` tells corruption from the end."""
+        # One guard for all entries: one for each would take twice as long as reading them.
         with self._damage():
             iterator = (self._families[family] if family else self._db).iter()
             iterator.seek(start) if start else iterator.seek_to_first()
-        while iterator.valid():
-            with self._damage():
-                entry = (iterator.key(), iterator.value())
-            yield entry
-            with self._damage():
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
                 iterator.next()
-        with self._damage():
             iterator.status()
 
     def _write(self, writes: Sequence[tuple[str, bytes, bytes | None]]) -> None:

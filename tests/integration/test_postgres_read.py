@@ -17,6 +17,7 @@ import pytest
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
 from sidecar import codec
+from sidecar.clock import SECOND
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Scalar, Tracked
@@ -413,6 +414,28 @@ def test_the_cursor_s_index_serves_every_page(admin: Connection, connector: Post
         assert "Sort" not in plan
         assert "ROW(updated_at, id)" in plan.split("Filter")[0]
     assert connector.read(page).column("id").to_pylist() == list(range(10_001, 10_101))
+
+
+def test_a_page_among_rows_of_one_timestamp_begins_where_the_last_one_ended(
+    admin: Connection, connector: PostgresConnector
+) -> None:
+    make(
+        admin,
+        *ODD[:1],
+        "INSERT INTO permits SELECT n, NULL, NULL, now(), '2024-05-01' FROM generate_series(1, 50000) n",
+        "CREATE INDEX ON permits (updated_at, id)",
+        "VACUUM ANALYZE permits",
+    )
+    at = 1_714_521_600 * SECOND
+    page = dataclasses.replace(first_page(tracked(connector, "permits")), closed={"updated": at - SECOND}, since=3)
+    touched = []
+    for after in (None, (at, 100), (at, 49_000)):
+        statements = Statements(dataclasses.replace(page, after=after), 10_000)
+        select = statements.select(statements.wires(careful=False), as_csv=True)
+        plan = admin.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {select}".encode()).fetchall()[0][0][0]["Plan"]
+        touched.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    assert max(touched) < min(touched) + 20, "pages before it were read again"
+    assert connector.read(dataclasses.replace(page, after=(at, 49_000))).column("id").to_pylist()[0] == 49_001
 
 
 @dataclasses.dataclass(frozen=True)

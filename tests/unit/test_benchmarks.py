@@ -7,19 +7,24 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, loss, loss_writers, poll_cost, poll_size, workload
+from benchmarks import idle, loss, loss_writers, poll_cost, poll_size, tie, tied_rows, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
+from sidecar.changelog import ChangeLog
+from sidecar.model import Watermark
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     quiet = Console(file=io.StringIO())
-    with Bench(runs=1, small=200, large=400, sources=("sqlite",), folder=tmp_path / "bench", console=quiet) as bench:
+    with Bench(
+        runs=1, small=200, large=400, tie=400, sources=("sqlite",), folder=tmp_path / "bench", console=quiet
+    ) as bench:
         yield bench
 
 
@@ -111,6 +116,35 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     assert [r.name for r in cold.results] == ["python -c pass", "SQLite: sidecar run --once"]
     assert [r.name for r in warm.results] == ["SQLite: poll"]
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tie, "LOOKBACK", 0.2)
+    monkeypatch.setattr(tie, "PAGE", 10)
+    peaks, times = tie.ask(bench)
+    assert [r.name for r in peaks.results] == ["SQLite: 200 rows", "SQLite: 400 rows"]
+    assert peaks.results[1].aim == 1.2
+    assert times.results[1].parts["rows read twice by the kill"] <= 20
+    assert times.results[1].parts["at last: rows"] == 0
+    assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_a_log_of_tied_rows_that_lacks_one_or_repeats_one_is_refused(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path, "ties")
+
+    def append(offset: int, ids: list[int], values: list[int]) -> None:
+        changes = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.int32())})
+        log.append(offset, changes, Watermark("", offset=offset), {}, committed=0, origin="poll")
+
+    append(1, [1, 2, 4], [1, 2, 4])
+    append(2, [2, 3], [-1, -1])
+    tied_rows.check(log, 4, {2, 3})
+    for rows, touched in ((5, {2, 3}), (4, {2}), (4, {1, 2, 3})):
+        with pytest.raises(RuntimeError, match="not in the log"):
+            tied_rows.check(log, rows, touched)
+    append(3, [3], [-1])
+    with pytest.raises(RuntimeError, match="before"):
+        tied_rows.check(log, 4, {2, 3})
 
 
 def test_a_copy_is_scored_by_what_it_lacks_what_is_old_in_it_and_what_came_twice() -> None:

@@ -78,6 +78,13 @@ def test_what_is_remembered_comes_back_byte_for_byte(remembered: dict[bytes, byt
     assert changelog._unpack(changelog._pack(remembered)) == remembered
 
 
+def test_what_is_remembered_is_in_a_segment_once(tmp_path: Path) -> None:
+    log, remembered = ChangeLog(tmp_path, "t"), {n.to_bytes(16, "big"): bytes(41) for n in range(1000)}
+    segment = log.append(1, changes(1), mark(1), remembered, committed=10, origin="poll")
+    assert segment.path.stat().st_size < 1.5 * len(changelog._pack(remembered))
+    assert [found for _, found, _ in log.replay(0)] == [remembered]
+
+
 def test_a_replay_begins_after_what_is_known(tmp_path: Path) -> None:
     log = fill(ChangeLog(tmp_path, "t"), 3)
     assert [m.offset for m, _, _ in log.replay(1)] == [2, 3]

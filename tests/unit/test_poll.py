@@ -252,3 +252,18 @@ def test_what_cannot_return_is_forgotten_once_there_is_much_of_it(
     assert drain(connector, tracked, log, store) == []
     clock.advance(3600)
     assert drain(connector, tracked, log, store) == []
+
+
+def test_many_rows_of_one_timestamp_are_forgotten_by_the_poll_that_closes_it(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    lists.table("t", rows=at(clock, *range(1500)))
+    connector = opened(clock)
+    tracked = followed(connector, "t")
+    drain(connector, tracked, log, store)
+    clock.advance(3600)
+    assert drain(connector, tracked, log, store) == []
+    assert dict(store.remembered("t")) == {}
+    mark = store.watermark("t")
+    assert mark is not None
+    assert (mark.kept, mark.added) == (0, 0)

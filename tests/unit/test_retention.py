@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sidecar.errors import LogTruncated
 from sidecar.retention import drop_old
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
-from tests.unit.test_changelog import fill, mark
+from tests.unit.test_changelog import changes, fill, mark
 from tests.unit.test_custom_connector import Lists, drain, followed, opened
 
 lists = custom.lists
@@ -49,6 +50,20 @@ def test_the_newest_segment_stays(tmp_path: Path) -> None:
     assert drop_old(log, store, [], before=10**9) == 0
     assert [s.offset for s in log.list(4)] == [5]
     assert log.schema() is not None
+
+
+def test_what_a_source_may_show_under_another_number_stays(tmp_path: Path) -> None:
+    """Should it number its versions anew, only the log tells that they have been delivered."""
+    log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
+    for offset in range(1, 5):
+        at = dataclasses.replace(mark(offset), era="server#0", since=7)
+        version = b"v" + (5 if offset == 1 else 9).to_bytes(8, "big")
+        log.append(offset, changes(offset), at, {b"%016d" % offset: version}, committed=10, origin="poll")
+    recovery.recover(log, store)
+    # The first one's version lies below what may be met again, the second one's does not.
+    assert drop_old(log, store, [], before=10**9) == 1
+    store.save("t", dataclasses.replace(mark(4), era="server#0", since=10), {})
+    assert drop_old(log, store, [], before=10**9) == 2
 
 
 def test_a_table_without_a_state_or_a_log_loses_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import sidecar
-from sidecar import consumers, recovery
+from sidecar import consumers, recovery, state
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.errors import StateDamaged
@@ -104,6 +105,25 @@ TestBothStores = BothStores.TestCase
 TestBothStores.settings = settings(
     max_examples=15, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_what_is_forgotten_is_never_held_in_memory_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_BATCH", 100)
+    store = RocksDBWatermarkStore(tmp_path / "db", create=True)
+    store.save("t", mark(1), {n.to_bytes(16, "big"): b"old" if n % 3 else b"new" for n in range(1050)})
+    sizes: list[int] = []
+    write = store._write
+
+    def counted(writes: Sequence[tuple[str, bytes, bytes | None]]) -> None:
+        sizes.append(len(writes))
+        write(writes)
+
+    monkeypatch.setattr(store, "_write", counted)
+    assert store.prune("t", lambda value: value == b"old") == 350
+    assert sizes == [101] * 7
+    assert [int.from_bytes(key, "big") for key, _ in store.remembered("t")] == list(range(0, 1050, 3))
+    store.verify()
+    store.close()
 
 
 def content(store: WatermarkStore) -> tuple[Any, ...]:
