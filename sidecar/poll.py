@@ -59,7 +59,8 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
-        view = connector.horizon(tracked, mark.memory)
+        # What an interrupted poll has seen is newer than what the one before it has.
+        view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
         if renumbered.is_renumbered(mark, view):
             fits()
             mark = _begin_anew(tracked, log, store, mark, view)
