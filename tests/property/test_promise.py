@@ -11,8 +11,8 @@ SIDECAR_EXAMPLE, the same test does the same steps again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import hypothesis
 import pytest
@@ -41,7 +41,10 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
+K = TypeVar("K")
+
 writers = st.integers(0, 2)
+numbers = st.integers(0, 2)
 keys = st.sampled_from(KEYS)
 skews = st.sampled_from([0, 0, 1, 5, 20])
 shapes = st.integers(0, SHAPES - 1)
@@ -92,10 +95,12 @@ class Promise(RuleBasedStateMachine):
             self.world.begin(writer)
             self.open[writer] = Open(self.world.clock.now(), self.greatest)
 
-    @rule(writer=writers, key=keys, skew=skews, shape=shapes)
-    def a_transaction_begins_with_a_write(self, writer: int, key: int, skew: int, shape: int) -> None:
+    @rule(writer=writers, key=keys, skew=skews, shape=shapes, late=st.booleans())
+    def a_transaction_begins_and_writes(self, writer: int, key: int, skew: int, shape: int, late: bool) -> None:
         if writer % self.world.writers not in self.open:
             self.a_transaction_begins(writer)
+            if late:
+                self.life_goes_on(key + 1, shape, quiet=False)
             self.a_row_is_written(writer, key, skew, "bump", shape)
 
     @rule(
@@ -114,22 +119,28 @@ class Promise(RuleBasedStateMachine):
             self._write(writer, key, self._time(transaction, skew * SECOND), how, shape)
 
     @precondition(lambda self: self.open)
-    @rule(writer=writers, back=st.booleans())
-    def a_savepoint_is_set_or_rolled_back(self, writer: int, back: bool) -> None:
-        writer %= self.world.writers
-        transaction = self.open.get(writer)
-        if transaction is not None and back and transaction.savepoints:
-            transaction.savepoints -= 1
-            self.world.execute(writer, f"ROLLBACK TO s{transaction.savepoints}")
-        elif transaction is not None and not back:
-            self.world.execute(writer, f"SAVEPOINT s{transaction.savepoints}")
-            transaction.savepoints += 1
+    @rule(number=numbers, key=keys, skew=skews, shape=shapes)
+    def a_transaction_writes(self, number: int, key: int, skew: int, shape: int) -> None:
+        self.a_row_is_written(self._one_of(self.open, number), key, skew, "bump", shape)
 
     @precondition(lambda self: self.open)
-    @rule(writer=writers, how=st.sampled_from(["COMMIT", "COMMIT", "ROLLBACK"]))
-    def a_transaction_ends(self, writer: int, how: str) -> None:
-        if self.open.pop(writer % self.world.writers, None) is not None:
-            self.world.execute(writer % self.world.writers, how)
+    @rule(number=numbers, back=st.booleans())
+    def a_savepoint_is_set_or_rolled_back(self, number: int, back: bool) -> None:
+        writer = self._one_of(self.open, number)
+        transaction = self.open[writer]
+        if not back:
+            self.world.execute(writer, f"SAVEPOINT s{transaction.savepoints}")
+            transaction.savepoints += 1
+        elif transaction.savepoints:
+            transaction.savepoints -= 1
+            self.world.execute(writer, f"ROLLBACK TO s{transaction.savepoints}")
+
+    @precondition(lambda self: self.open)
+    @rule(number=numbers, how=st.sampled_from(["COMMIT", "COMMIT", "ROLLBACK"]))
+    def a_transaction_ends(self, number: int, how: str) -> None:
+        writer = self._one_of(self.open, number)
+        del self.open[writer]
+        self.world.execute(writer, how)
 
     # -- the follower --------------------------------------------------------------------------------------------------
 
@@ -141,12 +152,13 @@ class Promise(RuleBasedStateMachine):
         wrong = {k: (folded.get(k), source.get(k)) for k in KEYS if folded.get(k) != source.get(k)}
         assert not wrong, f"log and source differ, by key: {wrong}"
 
-    @rule(writer=writers, key=keys, shape=shapes)
-    def life_goes_on(self, writer: int, key: int, shape: int) -> None:
-        """Beside what is open, rows are written and polled, until lookback is over."""
+    @rule(key=keys, shape=shapes, quiet=st.booleans())
+    def life_goes_on(self, key: int, shape: int, quiet: bool) -> None:
+        """Beside what is open, rows are written and polled, or polled only, until lookback is over."""
+        free = [writer for writer in range(self.world.writers) if writer not in self.open]
         for more in range(3):
-            if writer % self.world.writers not in self.open:
-                self.a_row_is_written(writer, (key + more) % len(KEYS), 0, "bump", shape + more)
+            if free and not quiet:
+                self.a_row_is_written(free[0], (key + more) % len(KEYS), 0, "bump", shape + more)
             self.a_poll()
             self.time_passes(40)
 
@@ -175,8 +187,11 @@ class Promise(RuleBasedStateMachine):
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        for writer in list(self.open):
-            self.a_transaction_ends(writer, "COMMIT")
+        while self.open:
+            self.a_transaction_ends(0, "COMMIT")
+
+    def _one_of(self, some: Mapping[K, Open], number: int) -> K:
+        return list(some)[number % len(some)]
 
     def _under_way(self, but: int | None = None) -> list[Open]:
         return [transaction for writer, transaction in self.open.items() if writer != but]
@@ -226,25 +241,25 @@ class PromiseOnPostgres(Promise):
         self.prepared: dict[str, Open] = {}
 
     @precondition(lambda self: self.open)
-    @rule(writer=writers)
-    def a_transaction_is_prepared(self, writer: int) -> None:
-        transaction = self.open.get(writer)
-        if transaction is not None:
-            del self.open[writer]
-            self.prepared[self.world.prepare(writer)] = transaction
+    @rule(number=numbers)
+    def a_transaction_is_prepared(self, number: int) -> None:
+        writer = self._one_of(self.open, number)
+        transaction = self.open.pop(writer)
+        self.prepared[self.world.prepare(writer)] = transaction
 
     @precondition(lambda self: self.prepared)
-    @rule(number=st.integers(0, 2), how=st.sampled_from(["COMMIT", "COMMIT", "ROLLBACK"]))
+    @rule(number=numbers, how=st.sampled_from(["COMMIT", "COMMIT", "ROLLBACK"]))
     def a_prepared_transaction_ends(self, number: int, how: str) -> None:
-        name = list(self.prepared)[number % len(self.prepared)]
+        name = self._one_of(self.prepared, number)
         self.world.end_prepared(name, how)
         del self.prepared[name]
 
     @precondition(lambda self: self.open)
-    @rule(writer=writers, key=keys, how=st.sampled_from(["FOR UPDATE", "FOR SHARE", "FOR KEY SHARE"]))
-    def a_row_is_locked(self, writer: int, key: int, how: str) -> None:
-        transaction = self.open.get(writer)
-        if transaction is None or self._busy(key, but=writer):
+    @rule(number=numbers, key=keys, how=st.sampled_from(["FOR UPDATE", "FOR SHARE", "FOR KEY SHARE"]))
+    def a_row_is_locked(self, number: int, key: int, how: str) -> None:
+        writer = self._one_of(self.open, number)
+        transaction = self.open[writer]
+        if self._busy(key, but=writer):
             return
         # What a foreign key takes: others may write the row, but not lock it.
         shared = how == "FOR KEY SHARE"
@@ -260,15 +275,14 @@ class PromiseOnPostgres(Promise):
     def the_server_fails_over(self, lost: int, seen: bool, writers_too: bool) -> None:
         """Numbers begin again below some that were delivered: on a new timeline, or from an old copy of the disk."""
         self.follower.drop()
-        for writer in list(self.open) if writers_too else ():
-            self.a_transaction_ends(writer, "ROLLBACK")
+        while self.open and writers_too:
+            self.a_transaction_ends(0, "ROLLBACK")
         self.world.fail_over(lost if seen else lost + 10_000, seen=seen)
 
     def _finish(self) -> None:
         super()._finish()
-        for name in list(self.prepared):
+        while self.prepared:
             self.a_prepared_transaction_ends(0, "COMMIT")
-            assert name not in self.prepared
 
     def _under_way(self, but: int | None = None) -> list[Open]:
         return [*super()._under_way(but), *self.prepared.values()]
