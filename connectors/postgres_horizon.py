@@ -5,7 +5,8 @@ Two ways, and the one nearer to the truth is taken where the role may go it:
   sessions   pg_stat_activity, read just before the snapshot: the oldest transaction of this database, those that have
              begun and not written yet among them. It takes pg_read_all_stats, and a primary.
   numbers    the history `(time, next transaction id)` of earlier snapshots: what is older than this snapshot's xmin is
-             over. Any role may, on standbys too; prepared transactions, which have no session, are found by it.
+             over. Any role may, on standbys too; prepared transactions, which have no session, are found by it. Where
+             sessions are seen, the time is that of the oldest one's beginning: what gets a number later began later.
 
 A standby is as late as its replay, and what it has not replayed may carry stamps from before: its time is that of the
 last commit that it has replayed, however long ago that was.
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres_session import Server, View
+from connectors.postgres_session import Running, Server, View
 from sidecar.model import Hold, Horizon, Memory
 
 _KEPT = 64
@@ -45,14 +46,19 @@ def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> 
     if running is None:
         where = " on the primary" if server.standby else "; a role with pg_read_all_stats sees whose"
         return by_number, None if quiet else Hold(by_number, f"transaction {view.xmin}{where}")
-    began = running.asked if running.began is None else min(running.began, running.asked)
+    began = _oldest(running)
     if running.prepared is not None and (by_number is None or by_number < began):
         return by_number, Hold(by_number, f'the prepared transaction "{running.prepared}"')
     return began, Hold(began, running.who) if began < running.asked else None
 
 
+def _oldest(running: Running) -> int:
+    """Return a time before which no transaction began that is in a session, or is still to begin in one."""
+    return running.asked if running.began is None else min(running.began, running.asked)
+
+
 def _by_number(history: Sequence[tuple[int, int]], view: View) -> int | None:
-    """Return a time when no transaction had written that still runs.
+    """Return a time when no transaction had written that still runs, or, where sessions were seen, none had begun.
 
     If an earlier poll's next id is not above this snapshot's xmin, every transaction that still runs got its id after
     that poll.
@@ -91,7 +97,8 @@ def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int
     Leaving out an entry can only make a later answer an earlier time, which closes less: so a long history is thinned.
     Of two entries with the same id the later says more.
     """
-    seen = [*history] if view.known is None else [*history, (view.known, view.next)]
+    at = view.known if view.running is None else _oldest(view.running)
+    seen = [*history] if at is None else [*history, (at, view.next)]
     known = {following: time for time, following in sorted(seen)}
     entries = sorted((time, following) for following, time in known.items())
     settled = [entry for entry in entries if entry[1] <= view.xmin]

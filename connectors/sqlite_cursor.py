@@ -187,7 +187,7 @@ class Cursors:
             listed = name == tracked.deleted_at and value in tracked.not_deleted
             if listed:
                 continue
-            if cursor.from_number(value) is not None and self._holds.get((tracked.name, name), "text") == "text":
+            if cursor.from_number(value) is not None and self._told(tracked, name) == "text":
                 raise SettingsError(
                     f'table "{tracked.name}": cursor column "{name}" holds a number as text, {value!r} (key: '
                     f"{key_of(tracked, data, index)}): texts and numbers have no common order in time. Write numbers "
@@ -196,6 +196,16 @@ class Cursors:
             if cursor.from_text(value, tracked.timezone) is None:
                 self._warn(tracked, name, key_of(tracked, data, index))
                 return
+
+    def _told(self, tracked: Tracked, name: str) -> str:
+        """Return what the column *name* holds, now that a number has been seen in it: it may have been empty when that
+        was asked, and in a first poll that is resumed nobody has asked yet.
+        """
+        known = self._holds.get((tracked.name, name), "text")
+        if known == "text" and types.keeps_numbers(_declared(tracked, name)):
+            with self._file.reading(tracked.name) as connection:
+                known = self._holds[(tracked.name, name)] = _numbers_or_text(connection, tracked, name)
+        return known
 
     def _warn(self, tracked: Tracked, name: str, key: str) -> None:
         if (tracked.name, name, key) not in self._warned:

@@ -222,8 +222,8 @@ class Watermark:
     holds; `offset` is the last segment written. `kept` counts the remembered deliveries after the last clean-up,
     `added` those remembered or met again since. `era` is the numbering that `since` belongs to; `doubt`, after it has
     changed and until a poll is complete, the offset up to which the log tells by content what has been delivered.
-    `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due, and were
-    seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
+    `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
+    and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
     """
 
     settings: str

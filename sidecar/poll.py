@@ -63,7 +63,8 @@ def poll(
         expected = connector.estimate(tracked) if mark.polled is None else None
         if tracked.backfill_added and mark.polled is not None and _has_more_columns(tracked, log):
             mark = _read_again(connector, tracked, log, store, mark)
-        view = connector.horizon(tracked, mark.memory)
+        # What an interrupted poll has seen is newer than what the one before it has.
+        view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
         if renumbered.is_renumbered(mark, view):
             fits()
             mark = _begin_anew(tracked, log, store, mark, view)

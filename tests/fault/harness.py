@@ -47,6 +47,13 @@ TABLE = (
 )
 
 
+def seed() -> int:
+    """Return what a test's choices follow from: SIDECAR_SEED's number, or any. It is printed if the test fails."""
+    found = int(os.environ.get("SIDECAR_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"SIDECAR_SEED={found}")
+    return found
+
+
 class Source(Protocol):
     """A database with tables `t` and `u` that this process may write to."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.harness import Project, SQLiteSource, Writer, clean, holds
+from tests.fault.harness import Project, SQLiteSource, Writer, clean, holds, seed
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def test_a_full_disk_is_said_and_costs_nothing(source: SQLiteSource, tiny: Path,
 
 
 def test_a_disk_that_is_full_at_any_byte_costs_nothing(source: SQLiteSource, tiny: Path, tmp_path: Path) -> None:
-    seed = int(os.environ.get("SIDECAR_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"SIDECAR_SEED={seed}")
-    chance = random.Random(seed)
-    project, writer = Project(tmp_path / "project", source.url, page_size=5, state=tiny / "state"), Writer(source, seed)
+    chosen = seed()
+    chance = random.Random(chosen)
+    project = Project(tmp_path / "project", source.url, page_size=5, state=tiny / "state")
+    writer = Writer(source, chosen)
     writer.write(50)
     clean(project.run())
     ballast = tiny / "ballast"

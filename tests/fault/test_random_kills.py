@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from itertools import pairwise
@@ -10,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.harness import PostgresSource, Project, Source, SQLiteSource, Writer, clean, clock, holds, wait_for
+from tests.fault.harness import (
+    PostgresSource,
+    Project,
+    Source,
+    SQLiteSource,
+    Writer,
+    clean,
+    clock,
+    holds,
+    seed,
+    wait_for,
+)
 from tests.servers import Database
-
-
-def seed() -> int:
-    found = int(os.environ.get("SIDECAR_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"SIDECAR_SEED={found}")
-    return found
 
 
 def works(project: Project, process: int) -> bool:

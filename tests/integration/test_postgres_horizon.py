@@ -147,8 +147,23 @@ def test_a_role_that_sees_sessions_knows_of_a_transaction_that_has_not_written_y
 
 def test_a_prepared_transaction_is_found_where_sessions_are_seen(pg: Database, monitor: PostgresConnector) -> None:
     before, during = look_beside_a_prepared_transaction(pg, monitor)
-    assert during.settled == before.now
-    assert during.hold == Hold(before.now, 'the prepared transaction "waiting"')
+    assert before.settled is not None
+    assert during.settled == before.settled
+    assert during.hold == Hold(before.settled, 'the prepared transaction "waiting"')
+
+
+def test_a_transaction_that_writes_late_and_is_prepared_holds_the_horizon_at_its_beginning(
+    pg: Database, monitor: PostgresConnector
+) -> None:
+    with pg.connect() as writer:
+        writer.execute("BEGIN")
+        (began,) = writer.execute("SELECT (extract(epoch FROM now()) * 1000000)::int8").fetchone() or (None,)
+        before = look(monitor, look(monitor).memory)
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        writer.execute("PREPARE TRANSACTION 'late'")
+        during = look(monitor, before.memory)
+        writer.execute("ROLLBACK PREPARED 'late'")
+    assert before.settled == during.settled == began
 
 
 def test_a_hold_is_named_in_the_log_and_in_status_and_given_up_where_that_is_asked_for(

@@ -286,6 +286,30 @@ def test_an_interrupted_pass_goes_on_over_a_new_connection(sqlite_db: SQLiteFile
     assert found == [str(n) for n in range(12)]
 
 
+@pytest.mark.parametrize("number", [1_714_557_600, 2_460_431.875])
+def test_a_first_load_of_numbers_in_a_column_of_times_goes_on_in_another_process(
+    sqlite_db: SQLiteFile, source: SQLiteConnector, number: float
+) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at DATETIME)")
+    fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(1, number), (2, number)])
+    table = tracked(source, "t")
+    page = Page(table, table.first[0], {}, (1,), 10)
+    assert source.read(page).to_pylist() == [{"id": 2, "updated_at": repr(number)}]
+
+
+def test_a_column_of_times_may_get_its_first_number_while_it_is_read(
+    sqlite_db: SQLiteFile, source: SQLiteConnector
+) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at DATETIME)")
+    table = tracked(source, "t")
+    assert source.greatest(Page(table, table.passes[0], {}, None, 10), None) is None
+    fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(1, 1_714_557_600)])
+    assert len(source.read(Page(table, table.first[0], {}, None, 10))) == 1
+    fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(2, "2024-05-01")])
+    with pytest.raises(SettingsError, match="holds numbers and text"):
+        source.greatest(Page(table, table.passes[0], {}, None, 10), None)
+
+
 def test_an_index_made_later_is_used_from_then_on(sqlite_db: SQLiteFile, source: SQLiteConnector) -> None:
     sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT)")
     table = tracked(source, "t")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,12 +12,13 @@ import pytest
 from sidecar import recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
+from sidecar.connector import Source
 from sidecar.errors import SchemaChanged, SettingsError
-from sidecar.model import Column
+from sidecar.model import Column, Horizon, Memory, Tracked
 from sidecar.poll import check_schema, poll
 from sidecar.state import MemoryWatermarkStore
 from tests.unit import test_custom_connector as custom
-from tests.unit.test_custom_connector import STAMPS, Lists, Row, drain, followed, opened
+from tests.unit.test_custom_connector import STAMPS, ListConnector, Lists, Row, drain, followed, opened
 from tests.unit.test_poll_machine import Killed, MortalStore
 
 lists = custom.lists
@@ -165,6 +168,34 @@ def test_a_number_of_before_a_failover_is_never_taken_for_one_of_after(
     clock.advance(1)
     rows_[2] |= {"updated_at": clock.now(), "version": 103}  # as key 3 was delivered by the old server
     assert [r["id"] for r in drain(connector, tracked, log, store)] == [3]
+
+
+def test_a_restore_in_the_middle_of_a_first_poll_is_noticed_by_what_that_poll_has_seen(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    following = {"is": 200}
+
+    class Counting(ListConnector):
+        """Knows of a restore only by numbers that have gone back."""
+
+        def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
+            known: Any = memory or {"next": 0, "restores": 0}
+            restores = known["restores"] + (known["next"] > following["is"])
+            kept = {"next": following["is"], "restores": restores}
+            return dataclasses.replace(super().horizon(tracked, memory), memory=kept, era=f"#{restores}")
+
+    rows_ = lists.table("t", rows=[row | {"version": 100 + int(str(row["id"]))} for row in at(clock, 1, 2, 3)])
+    lists.floor = lambda: 0
+    connector = Counting(Source("lists://here", clock=clock))
+    tracked = followed(connector, "t", page_size=1)
+    steps = poll(connector, tracked, log, store)
+    next(steps)
+    steps.close()
+    following["is"] = 50
+    for row, number in zip(rows_, (11, 12, 13), strict=True):
+        row["version"] = number
+    assert [r["id"] for r in drain(connector, tracked, log, store)] == [2, 3]
+    assert drain(connector, tracked, log, store) == []
 
 
 def test_a_row_that_returns_to_an_earlier_content_is_delivered_again(
