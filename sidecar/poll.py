@@ -212,13 +212,15 @@ def _page(
     if after.progress is None:
         after = dataclasses.replace(after, shape=rows.shape(data))
     offset = None
-    if len(fresh):
+    # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
+    if len(fresh) or (same is not None and remembered):
         fits()
-        offset = after.offset + 1
-        after = dataclasses.replace(after, offset=offset)
+        number = after.offset + 1
+        after = dataclasses.replace(after, offset=number)
         origin = "soft_delete" if scan.name == "deleted" else "poll"
-        changes = to_changes(fresh, offset, progress.horizon.now, origin)
-        log.append(offset, changes, after, remembered, committed=progress.horizon.now, origin=origin)
+        changes = to_changes(fresh, number, progress.horizon.now, origin)
+        log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
+        offset = number if len(fresh) else None
     if after != mark or remembered:
         store.save(tracked.name, after, remembered)
         faults.point("watermark-saved")

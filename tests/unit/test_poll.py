@@ -170,6 +170,25 @@ def test_a_number_of_before_a_failover_is_never_taken_for_one_of_after(
     assert [r["id"] for r in drain(connector, tracked, log, store)] == [3]
 
 
+def test_what_a_failover_left_as_it_was_is_known_to_the_log_alone(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    rows_ = lists.table("t", rows=[row | {"version": 100 + int(str(row["id"]))} for row in at(clock, 1, 2, 3)])
+    lists.floor, lists.era = lambda: 6, "old"
+    connector = opened(clock)
+    tracked = followed(connector, "t", page_size=2)
+    assert len(drain(connector, tracked, log, store)) == 3
+    lists.era = "new"
+    for row, number in zip(rows_, (6, 7, 8), strict=True):
+        row["version"] = number
+    assert drain(connector, tracked, log, store) == []
+    rows_ += [row | {"version": 9} for row in at(clock, 4)]
+    assert [r["id"] for r in drain(connector, tracked, log, store)] == [4]
+    store = MemoryWatermarkStore()
+    recovery.recover(log, store)
+    assert drain(connector, tracked, log, store) == []
+
+
 def test_a_restore_in_the_middle_of_a_first_poll_is_noticed_by_what_that_poll_has_seen(
     lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
 ) -> None:
