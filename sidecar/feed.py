@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sidecar.changelog import ChangeLog
+from sidecar.model import VARIANT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +19,11 @@ def dataframe(
 ) -> DataFrame:
     """Return the changes with `since < offset <= until`: metadata columns first, then the source's.
 
-    Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. Order within the DataFrame
-    is not promised; sequence by `_commit_version`. An empty range has the same columns, those of *schema* or of the
-    newest segment. LogTruncated if retention has dropped the range's beginning.
+    Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. JSON is text, or VARIANT
+    where the schema says so; a text that Spark cannot parse (a key stands twice in one object) is then an error of
+    whoever reads the DataFrame. Order within the DataFrame is not promised; sequence by `_commit_version`. An empty
+    range has the same columns, those of *schema* or of the newest segment. LogTruncated if retention has dropped the
+    range's beginning.
     """
     segments = log.list(since, until)
     newest = schema or log.schema()
@@ -28,9 +31,20 @@ def dataframe(
         return spark.createDataFrame([], spark_schema(pa.schema([])))
     columns = spark_schema(newest)
     if not segments:
-        return spark.createDataFrame([], columns)
+        return _parsed(spark.createDataFrame([], columns), newest)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*(str(s.path) for s in segments))
+    return _parsed(reader.parquet(*(str(s.path) for s in segments)), newest)
+
+
+def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Return *frame* with a VARIANT in place of each text that *schema* marks as one."""
+    from pyspark.sql import functions
+
+    marked = {field.name for field in schema if VARIANT.items() <= (field.metadata or {}).items()}
+    if not marked:
+        return frame
+    columns = {name: functions.col("`" + name.replace("`", "``") + "`") for name in schema.names}
+    return frame.select(*(functions.parse_json(c).alias(n) if n in marked else c for n, c in columns.items()))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
