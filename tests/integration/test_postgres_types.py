@@ -267,6 +267,25 @@ def test_a_key_may_be_of_any_plain_type(admin: Connection, pg: Database, kind: s
     connector.close()
 
 
+def test_a_key_with_infinite_times_is_walked_as_text_where_that_is_asked(
+    admin: Connection, connector: PostgresConnector
+) -> None:
+    make(
+        admin,
+        f"CREATE TABLE spans (upto date, at timestamptz, n numeric(5, 2), PRIMARY KEY (upto, at, n), {STAMP})",
+        """INSERT INTO spans SELECT d, t, n FROM unnest('{infinity,-infinity,2024-05-01,0044-03-15 BC}'::date[]) d,
+          unnest('{infinity,2024-05-01 10:00:00.000001+00,15000-01-01+00}'::timestamptz[]) t,
+          unnest('{NaN,-1.5,2}'::numeric[]) n""",
+    )
+    with pytest.raises(SettingsError, match=r'"spans": column "upto" .*key must not|"n" .*NaN'):
+        scan(connector, follow(connector, "spans", page_size=1))
+    followed = follow(connector, "spans", page_size=1, infinity="keep as string")
+    walked = values(scan(connector, followed), "upto", "at", "n")
+    order = admin.execute("SELECT upto::text, n::text FROM spans ORDER BY spans.upto, spans.at, spans.n").fetchall()
+    assert [(d, n) for d, _, n in walked] == order
+    assert len(set(walked)) == 36
+
+
 def test_generated_and_identity_columns_are_columns(admin: Connection, connector: PostgresConnector) -> None:
     make(
         admin,
