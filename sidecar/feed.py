@@ -21,9 +21,9 @@ def dataframe(
 
     Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. JSON is text, or VARIANT
     where the schema says so; a text that Spark cannot parse (a key stands twice in one object) is then an error of
-    whoever reads the DataFrame, and Spark rounds numbers of more than 38 digits. Order within the DataFrame is not promised; sequence by `_commit_version`. An empty
-    range has the same columns, those of *schema* or of the newest segment. LogTruncated if retention has dropped the
-    range's beginning.
+    whoever reads the DataFrame, and Spark rounds numbers of more than 38 digits. Order within the DataFrame is not
+    promised; sequence by `_commit_version`. An empty range has the same columns, those of *schema* or of the newest
+    segment. LogTruncated if retention has dropped the range's beginning.
     """
     segments = log.list(since, until)
     newest = schema or log.schema()
