@@ -291,7 +291,7 @@ def test_any_value_of_any_type_arrives_exactly_in_spark(
     connector = PostgresConnector(Source(pg.reader_url))
     count = 0
 
-    @settings(QUICK, max_examples=3)
+    @settings(QUICK, max_examples=2)
     @given(st.lists(st.fixed_dictionaries({name: t.values for name, t in TYPES.items()}), min_size=3, max_size=9))
     def holds(some: list[dict[str, Any]]) -> None:
         nonlocal count
