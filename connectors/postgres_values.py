@@ -104,15 +104,28 @@ def _scalars(texts: pa.Array, type_: pa.DataType, rows: Rows, sieve: Sieve) -> p
     if is_time(type_):
         # ISO: a year of four digits and nothing behind the time is of the years 1 to 9999.
         odd = pc.invert(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"))
-        return pc.cast(sieve.strain(texts, odd, rows, type_), type_)
+        return _cast(sieve.strain(texts, odd, rows, type_), type_, rows)
     if pa.types.is_floating(type_):
-        return _finite(pc.cast(texts, type_), rows, sieve)
+        return _finite(_cast(texts, type_, rows), rows, sieve)
     if pa.types.is_boolean(type_):
         words = pc.replace_substring_regex(pc.replace_substring_regex(texts, "^t$", "true"), "^f$", "false")
-        return pc.cast(words, type_)
+        return _cast(words, type_, rows)
     if pa.types.is_binary(type_):
         return _unhex(pc.utf8_slice_codeunits(texts, 2))
-    return texts if type_ == texts.type else pc.cast(texts, type_)
+    return texts if type_ == texts.type else _cast(texts, type_, rows)
+
+
+def _cast(texts: pa.Array, type_: pa.DataType, rows: Rows) -> pa.Array:
+    """Return *texts* as *type_*; Misfit names the first that is none."""
+    try:
+        return pc.cast(texts, type_)
+    except pa.ArrowInvalid:
+        for at in range(len(texts)):
+            try:
+                pc.cast(texts[at : at + 1], type_)
+            except pa.ArrowInvalid:
+                raise Misfit(int(rows[at]), f"holds a text that is no {type_}", _CHANGED) from None
+        raise
 
 
 def _finite(values: pa.Array, rows: Rows, sieve: Sieve) -> pa.Array:
@@ -124,6 +137,7 @@ def _asks(sieve: Sieve) -> bool:
     return sieve.infinity == "null"
 
 
+_CHANGED = "If its type has changed meanwhile, run again"
 _SPECIAL = pa.array(["NaN", "Infinity", "-Infinity"], pa.string())
 
 
@@ -236,7 +250,7 @@ def _parsed(sieve: Sieve, row: np.int64, parse: Callable[..., T], *arguments: ob
     except nested.OtherBounds as error:
         raise Misfit(int(row), f"holds an array that {error}", _as_text(sieve)) from None
     except ValueError as error:
-        raise Misfit(int(row), f"holds a text that cannot be taken apart: {error}", _as_text(sieve)) from None
+        raise Misfit(int(row), f"holds a text that cannot be taken apart: {error}", _CHANGED) from None
 
 
 def _as_text(sieve: Sieve) -> str:
