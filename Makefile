@@ -9,10 +9,10 @@ JAVA_IS_FINE = for java in "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" java; do \
 	[ -n "$$java" ] && "$$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' && exit 0; done; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types bench bench-loss clean
+.PHONY: help install demo test lint format types types-matrix bench bench-loss clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 install: $(STAMP) ## Make .venv with everything in it, a Java for Spark included where the machine has none
 
@@ -42,6 +42,9 @@ format: install ## Fix what can be fixed automatically
 
 types: install ## Check types
 	@$(BIN)/mypy
+
+types-matrix: install ## Write the matrix of types in docs/types.md, from a real server
+	@$(BIN)/python -m tests.types_matrix
 
 bench: install ## Run the benchmarks
 	@$(BIN)/python -m benchmarks

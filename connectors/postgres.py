@@ -2,8 +2,8 @@
 
 What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
 transactions it knows. Sessions are in `postgres_session.py`, the catalog in `postgres_catalog.py`, SELECTs in
-`postgres_query.py`, the two readers in `postgres_read.py`, types and literals in `postgres_types.py`, and what
-`sidecar check` says in `postgres_check.py`.
+`postgres_query.py`, the two readers in `postgres_read.py`, types in `postgres_types.py`, values that arrive as text in
+`postgres_values.py`, literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import ClassVar
 import pyarrow as pa
 
 from connectors import postgres_catalog as catalog
+from connectors import postgres_literals as literals
 from connectors import postgres_types as types
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
 from connectors.postgres_session import Session
 from sidecar.connector import Finding, Source, SourceConnector
-from sidecar.model import Horizon, Memory, Page, Table, Tracked
+from sidecar.model import Horizon, Memory, Page, Table, Tracked, Wishes
 from sidecar.sql import quoted
 
 
@@ -45,6 +46,9 @@ class PostgresConnector(SourceConnector):
         found = catalog.describe(self._session, table)
         self._only_tables &= found.kind == "table"
         return found
+
+    def typed(self, table: Table, wishes: Wishes) -> Table:
+        return types.typed(table, wishes)
 
     def read(self, page: Page) -> pa.Table:
         return self._reader.read(page)
@@ -70,12 +74,12 @@ class PostgresConnector(SourceConnector):
         type_ = cursor_column(page.tracked, page.scan.cursor).arrow
         name = statements.name(page.scan.cursor)
         terms = [statements.condition(after=False)]
-        if types.is_time(type_):
+        if literals.is_time(type_):
             terms.append(f"{name} < 'infinity'")
         if at_most is not None:
-            limit = types.last_day_over(at_most) if pa.types.is_date(type_) else at_most
-            terms.append(f"{name} <= {types.literal(type_, limit)}")
-        value = types.comparable(type_, "found.value") if types.is_time(type_) else "found.value"
+            limit = literals.last_day_over(at_most) if pa.types.is_date(type_) else at_most
+            terms.append(f"{name} <= {literals.literal(type_, limit)}")
+        value = literals.comparable(type_, "found.value") if literals.is_time(type_) else "found.value"
         rows = self._session.rows(
             f"SELECT {value} FROM (SELECT max({name}) AS value FROM {statements.source}"
             f" WHERE {' AND '.join(f'({t})' for t in terms)}) AS found",

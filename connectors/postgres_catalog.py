@@ -6,7 +6,7 @@ import difflib
 import re
 
 from connectors.postgres_session import Rows, Session
-from connectors.postgres_types import arrow_type
+from connectors.postgres_types import Choice, Kind, arrow_type
 from sidecar.errors import SettingsError
 from sidecar.model import Column, Table
 from sidecar.sql import quoted
@@ -48,7 +48,8 @@ SELECT a.attname::text, pg_catalog.format_type(t.oid, b.typmod), t.typname::text
     AND k.contype = 'n' AND NOT k.convalidated AND k.conkey = ARRAY[a.attnum]),
   pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
   (SELECT k.place FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-    WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts)
+    WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts),
+  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims
 FROM pg_catalog.pg_attribute a
 CROSS JOIN LATERAL (
   WITH RECURSIVE base(oid, typmod, depth) AS (
@@ -60,6 +61,32 @@ CROSS JOIN LATERAL (
 JOIN pg_catalog.pg_type t ON t.oid = b.oid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
+"""
+
+# What the types of some columns are made of. A true array is the array type of its element: int2vector, point and name
+# have elements, too. hstore is a name that anybody may use: only the extension's own type prints what it does.
+_TYPES = """
+WITH RECURSIVE part(type, name, oid, typmod, dims) AS (
+  SELECT 0::oid, ''::text COLLATE "C", o, -1, 0 FROM pg_catalog.unnest(%s::oid[]) AS o
+  UNION
+  SELECT t.oid, made.name, made.oid, made.typmod, made.dims
+  FROM part JOIN pg_catalog.pg_type t ON t.oid = part.oid CROSS JOIN LATERAL (
+    SELECT 'element'::text COLLATE "C", e.oid, -1, 0
+    FROM pg_catalog.pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid
+    UNION ALL
+    SELECT 'base', t.typbasetype, t.typtypmod, t.typndims WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT (pg_catalog.lpad(a.attnum::text, 5) || a.attname) COLLATE "C", a.atttypid, a.atttypmod, a.attndims::int4
+    FROM pg_catalog.pg_attribute a
+    WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+  ) AS made(name, oid, typmod, dims))
+SELECT part.type, part.name, part.oid, part.typmod, part.dims, t.typname::text, n.nspname = 'pg_catalog',
+  t.typtype::text, t.typdelim::text, t.typname = 'hstore' AND EXISTS (SELECT FROM pg_catalog.pg_depend d
+    JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid AND e.extname = 'hstore'
+    WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objid = t.oid AND d.deptype = 'e'
+      AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass)
+FROM part JOIN pg_catalog.pg_type t ON t.oid = part.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+ORDER BY 1, 2
 """
 
 
@@ -110,7 +137,9 @@ def describe(session: Session, name: str) -> Table:
         raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
     columns: list[Column] = []
     key: dict[int, str] = {}
-    for column, type_, base, builtin, typmod, not_null, allowed, place in session.rows(_COLUMNS, (oid,), table=known):
+    listed = session.rows(_COLUMNS, (oid,), table=known)
+    made = _Types(session, {row[9] for row in listed if row[8]}, known)
+    for column, type_, base, builtin, typmod, not_null, allowed, place, made_of, own, own_typmod, dims in listed:
         if place is not None:
             key[place] = column
             if not allowed:
@@ -119,7 +148,8 @@ def describe(session: Session, name: str) -> Table:
                     f"GRANT SELECT ({quoted(column)}) ON {quoted(schema)}.{quoted(relation)} TO the role."
                 )
         if allowed:
-            columns.append(Column(column, type_, arrow_type(base, builtin, typmod), not not_null))
+            kind = made.kind(own, own_typmod, dims) if made_of else Kind(base, builtin, typmod)
+            columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind))
     primary_key = tuple(key[place] for place in sorted(key))
     return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
 
@@ -135,6 +165,36 @@ def outline(session: Session, table: Table) -> str | None:
     """Return what changes whenever a column of *table* comes, goes, or becomes another: cheaper than to describe it."""
     found = session.rows(_OUTLINE, (".".join(map(quoted, table.path)),), table=table.name)
     return None if found[0][0] is None else str(found[0][0])
+
+
+class _Types:
+    """The types that some are made of, asked for only where there are any that are made of others."""
+
+    def __init__(self, session: Session, wanted: set[int], table: str) -> None:
+        rows = session.rows(_TYPES, (sorted(wanted),), table=table) if wanted else ()
+        self._parts: dict[int, list[tuple[str, int, int, int]]] = {}
+        self._about: dict[int, tuple[str, bool, str, str, bool]] = {}
+        for type_, name, part, typmod, dims, *about in rows:
+            self._parts.setdefault(type_, []).append((name, part, typmod, dims))
+            self._about[part] = tuple(about)
+
+    def kind(self, oid: int, typmod: int, dims: int) -> Kind:
+        """Return what the type *oid* is, with the modifier and the number of dimensions that a column declares."""
+        name, builtin, letter, delimiter, is_hstore = self._about[oid]
+        parts = self._parts.get(oid, [])
+        if letter == "d":
+            _, base, base_typmod, base_dims = parts[0]
+            return self.kind(base, base_typmod, dims or base_dims)
+        if is_hstore:
+            return Kind(name, builtin, shape="map")
+        if letter == "c" and parts:
+            fields = tuple((part[5:], self.kind(of, mod, deep)) for part, of, mod, deep in parts)
+            return Kind(name, builtin, shape="record", parts=fields)
+        if parts and parts[0][0] == "element":
+            element = self.kind(parts[0][1], typmod, 0)
+            delimiter = self._about[parts[0][1]][3]
+            return Kind(name, builtin, typmod, "array", (("element", element),), max(1, dims), delimiter)
+        return Kind(name, builtin, typmod)
 
 
 def unreadable(session: Session, table: Table) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from connectors import postgres_catalog as catalog
-from connectors import postgres_types as types
+from connectors import postgres_literals as literals
 from connectors.postgres_query import Statements, column, cursor_column, source
 from connectors.postgres_session import Session
 from sidecar.clock import SECOND, Clock
@@ -139,8 +139,8 @@ def _pass(session: Session, page: Page) -> Iterator[Finding]:
             "timestamp without time zone; its values are taken for UTC",
             'If the application writes local time: timezone = "Europe/Berlin" (or yours).',
         )
-    if types.is_time(type_):
-        odd = f"NOT {types.holds(type_, reference)}"
+    if literals.is_time(type_):
+        odd = f"NOT {literals.holds(type_, reference)}"
         if count := _count(session, statements, odd):
             yield Finding(
                 "warning",
@@ -150,7 +150,7 @@ def _pass(session: Session, page: Page) -> Iterator[Finding]:
                 "Correct them, or have NULL say what they mean.",
             )
     now = _now(tracked, type_)
-    late = f"{reference} > {now}" + (f" AND {types.holds(type_, reference)}" if types.is_time(type_) else "")
+    late = f"{reference} > {now}" + (f" AND {literals.holds(type_, reference)}" if literals.is_time(type_) else "")
     if now and (count := _count(session, statements, late)):
         yield Finding(
             "warning",
@@ -169,7 +169,7 @@ def _now(tracked: Tracked, type_: pa.DataType) -> str | None:
         return f"(extract(epoch FROM {soon}) * {per})::int8" if per else None
     if pa.types.is_timestamp(type_) and type_.tz:
         return soon
-    reading = f"({soon} AT TIME ZONE {types.setting(tracked.timezone or 'UTC')})"
+    reading = f"({soon} AT TIME ZONE {literals.setting(tracked.timezone or 'UTC')})"
     return reading if pa.types.is_timestamp(type_) else f"{reading}::date"
 
 

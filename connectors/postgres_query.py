@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from connectors import postgres_types as types
-from connectors.postgres_types import Wire
+from connectors import postgres_literals as literals
+from connectors.postgres_types import Wire, choice, wire
 from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, VERSION, Column, Page, Scalar, Tracked
@@ -32,7 +32,7 @@ def column(tracked: Tracked, name: str) -> Column:
 def cursor_column(tracked: Tracked, name: str) -> Column:
     """Return the cursor column *name*; SettingsError if its type has no order in time that is kept exactly."""
     found = column(tracked, name)
-    if not types.is_time(found.arrow) and not pa.types.is_signed_integer(found.arrow):
+    if not literals.is_time(found.arrow) and not pa.types.is_signed_integer(found.arrow):
         raise SettingsError(
             f'table "{tracked.name}": column "{name}" is {found.type}, which cannot be a cursor; '
             "choose a timestamp, a date or an integer"
@@ -62,11 +62,11 @@ class Statements:
     @property
     def dialect(self) -> sql.Dialect:
         def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
-            return types.literal(column(self.tracked, name).arrow, value)
+            return literals.literal(column(self.tracked, name).arrow, value)
 
         def bound(name: str, value: int, _: list[Scalar]) -> str:
             type_ = cursor_column(self.tracked, name).arrow
-            return types.literal(type_, types.last_day_over(value) if pa.types.is_date(type_) else value)
+            return literals.literal(type_, literals.last_day_over(value) if pa.types.is_date(type_) else value)
 
         return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true")
 
@@ -109,10 +109,11 @@ class Statements:
     def wires(self, *, careful: bool) -> list[Wire]:
         """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""
         columns = self.columns()
-        found = [types.wire(c, self.name(c.name), careful=careful) for c in columns]
+        wishes = self.tracked.wishes
+        found = [wire(c, self.name(c.name), choice(wishes, c.name).infinity, careful=careful) for c in columns]
         cursor = self.page.scan.cursor or self.tracked.updated_at
-        if careful and types.is_time(cursor_column(self.tracked, cursor).arrow):
-            expression = types.comparable(column(self.tracked, cursor).arrow, self.name(cursor))
+        if careful and literals.is_time(cursor_column(self.tracked, cursor).arrow):
+            expression = literals.comparable(column(self.tracked, cursor).arrow, self.name(cursor))
             found.append(Wire(CURSOR, expression, pa.int64(), pa.int64()))
         if self.versioned:
             # The distance to the snapshot's xmax: small, and free of the 32 bits' wraparound.
@@ -120,9 +121,9 @@ class Statements:
             found.append(Wire(VERSION, age, pa.int64(), pa.int64()))
         if gone := self.deleted():
             found.append(Wire(DELETED, gone, pa.bool_(), pa.bool_()))
-        times = [(n, c) for n, c in enumerate(columns) if types.is_time(c.arrow)]
+        times = [(n, c) for n, c in enumerate(columns) if literals.is_time(c.arrow)]
         if careful and times:
-            odd = {n: f"NOT {types.holds(c.arrow, self.name(c.name))}" for n, c in times}
+            odd = {n: f"NOT {literals.holds(c.arrow, self.name(c.name))}" for n, c in times}
             flags = ", ".join(f"CASE WHEN {test} THEN '{n},' END" for n, test in odd.items())
             text = f"CASE WHEN {' OR '.join(odd.values())} THEN pg_catalog.concat({flags}) END"
             found.append(Wire(ODD, text, pa.string(), pa.string()))
@@ -142,4 +143,4 @@ def source(tracked: Tracked) -> str:
 def _not_deleted(tracked: Tracked) -> Sequence[str]:
     """Return `not_deleted` as literals. Zero dates are MySQL's: no column here can hold one."""
     values = [v for v in tracked.not_deleted if v is not None and not str(v).startswith("0000-00-00")]
-    return [types.setting(v) for v in values]
+    return [literals.setting(v) for v in values]

@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from connectors import postgres_types as types
+from connectors import postgres_literals as literals
+from connectors import postgres_values as values_
+from connectors.postgres_literals import Values
 from connectors.postgres_query import ODD, Statements, column, cursor_column
 from connectors.postgres_session import BEGIN, Session, View
-from connectors.postgres_types import Values, Wire
+from connectors.postgres_types import Wire, choice
+from connectors.postgres_values import Misfit
 from sidecar import codec
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.model import CURSOR, DELETED, VERSION, Page, Position, Tracked
@@ -144,9 +147,9 @@ class Reader:
             wires = statements.wires(careful=False)
             with contextlib.suppress(_Unparsed):
                 raw = ask(statements, wires)
-                if not any(types.is_time(v.type) and types.beyond(v) for v in raw.columns):
+                if not any(literals.is_time(v.type) and literals.beyond(v) for v in raw.columns):
                     return finish(statements, wires, raw)
-            if not any(types.is_time(w.final) for w in wires):
+            if not any(literals.is_time(w.final) for w in wires):
                 raise SettingsError(f'table "{name}": a page cannot be read as what its columns are declared')
             self._careful.add(name)
         wires = statements.wires(careful=True)
@@ -214,40 +217,46 @@ class Reader:
 
 
 def finish(statements: Statements, wires: Sequence[Wire], raw: pa.Table) -> pa.Table:
-    """Return a reader's answer as the contract wants it: final types, cursor, version, flag; odd times reported."""
+    """Return a reader's answer as the contract wants it: final types, cursor, version, flag; what is lost reported."""
     tracked, scan = statements.tracked, statements.page.scan
     columns: dict[str, Values] = {}
+    nulled: dict[str, list[int]] = {}
 
-    def refuse(name: str, what: str, where: Values) -> SidecarError:
-        key = _key(tracked, columns, raw, wires, where)
-        return SettingsError(f'table "{tracked.name}": column "{name}" {what} ({key}). {_REFUSED}')
+    def refuse(name: str, what: str, row: int, advice: str) -> SidecarError:
+        found = tracked.table.column(name)
+        readable = {w.name: columns.get(w.name, v) for w, v in zip(wires, raw.columns, strict=True)}
+        type_, key = found.type if found else "", _shown(tracked, readable, row)
+        return SettingsError(
+            f'table "{tracked.name}": column "{name}" ({type_}) {what} (key: {key}). '
+            f"{advice}, correct the value, or leave the column out (columns = …)."
+        )
 
     for values, wire in zip(raw.columns, wires, strict=True):
-        if pa.types.is_decimal(wire.final):
-            odd = types.not_decimal(values)
-            if odd is not None:
-                raise refuse(wire.name, f"holds NaN or infinity, which no {wire.final} can carry", odd)
-        columns[wire.name] = types.final(values, wire)
+        try:
+            columns[wire.name], rows = values_.final(values, wire)
+        except Misfit as misfit:
+            raise refuse(wire.name, misfit.what, misfit.row, misfit.advice) from None
+        if rows:
+            nulled[wire.name] = rows
     odd = columns.pop(ODD, None)
     if odd is not None and odd.null_count < len(odd):
-        _report(tracked, columns, odd)
+        nulled |= _far(list(columns), odd)
+    for name, rows in nulled.items():
+        _report(tracked, columns, name, rows, refuse)
     if scan.cursor is not None and CURSOR not in columns:
         values = columns[scan.cursor]
-        if types.is_time(values.type):
-            columns[CURSOR] = types.ordinals(values)
+        if literals.is_time(values.type):
+            columns[CURSOR] = literals.ordinals(values)
     if CURSOR in columns:
-        far = pc.equal(columns[CURSOR], types.TOO_FAR)
+        far = pc.equal(columns[CURSOR], literals.TOO_FAR)
         if pc.any(far).as_py():
-            raise refuse(
-                scan.cursor or tracked.updated_at, "holds a time after the year 294246, which 64 bits cannot carry", far
-            )
+            what = "holds a time after the year 294246, which 64 bits cannot carry"
+            row = pc.index(far, pa.scalar(True)).as_py()
+            raise refuse(scan.cursor or tracked.updated_at, what, row, "Choose another cursor column")
     if VERSION in columns:
         columns[VERSION] = _versions(columns[VERSION], statements.xmax)
     names = [*(c.name for c in statements.columns()), *(n for n in (CURSOR, VERSION, DELETED) if n in columns)]
     return pa.table([columns[n] for n in names], names=names)
-
-
-_REFUSED = "Correct the value, or leave the column out (columns = …)."
 
 
 def _versions(ages: Values, xmax: int) -> Values:
@@ -256,28 +265,39 @@ def _versions(ages: Values, xmax: int) -> Values:
     return pc.if_else(pc.and_(pc.greater(ages, 0), pc.greater(versions, 0)), versions, pa.scalar(0, pa.int64()))
 
 
-def _report(tracked: Tracked, columns: dict[str, Values], odd: Values) -> None:
-    """Name the times that were delivered as NULL; SettingsError if one is part of a key."""
-    names = list(columns)
-    rows = [n for n, flags in enumerate(odd.to_pylist()) if flags is not None]
+def _far(names: Sequence[str], odd: Values) -> dict[str, list[int]]:
+    """Return, by column, the rows whose times had to be NULL."""
     found: dict[str, list[int]] = {}
-    for row in rows:
-        for place in odd[row].as_py().rstrip(",").split(","):
-            found.setdefault(names[int(place)], []).append(row)
-    for name, places in found.items():
-        text = (
-            f'table "{tracked.name}": column "{name}" holds {len(places)} times on this page that are infinite or '
-            "outside the years 1 to 9999"
-        )
-        if name in tracked.key:
-            raise SettingsError(f"{text}; a key must not. Choose another primary_key, or correct the rows.")
-        log.warning("%s; they are delivered as NULL (first key: %s)", text, _shown(tracked, columns, places[0]))
+    for row, flags in enumerate(odd.to_pylist()):
+        for place in (flags or "").rstrip(",").split(","):
+            if place:
+                found.setdefault(names[int(place)], []).append(row)
+    return found
 
 
-def _key(tracked: Tracked, done: dict[str, Values], raw: pa.Table, wires: Sequence[Wire], where: Values) -> str:
-    row = pc.index(where, pa.scalar(True)).as_py()
-    readable = {w.name: done.get(w.name, v) for w, v in zip(wires, raw.columns, strict=True)}
-    return "key: " + _shown(tracked, readable, row)
+_ODD = ("NaN, infinite, or outside the years 1 to 9999", "infinite or outside the years 1 to 9999")
+
+
+def _report(
+    tracked: Tracked,
+    columns: dict[str, Values],
+    name: str,
+    rows: Sequence[int],
+    refuse: Callable[[str, str, int, str], SidecarError],
+) -> None:
+    """Name the values that were delivered as NULL; SettingsError if nobody asked for that, or one is part of a key.
+
+    The stamps that polls go by are never an error: one bad one must not stop its table.
+    """
+    is_time = literals.is_time(columns[name].type)
+    what = f"{'times' if is_time else 'values'} on this page that are {_ODD[is_time]}"
+    text = f'table "{tracked.name}": column "{name}" holds {len(rows)} {what}'
+    if name in tracked.key:
+        raise SettingsError(f"{text}; a key must not. Choose another primary_key, or correct the rows.")
+    if name not in tracked.cursors and choice(tracked.wishes, name).infinity != "null":
+        type_ = columns[name].type
+        raise refuse(name, f"holds {len(rows)} {what}, which no {type_} can carry", rows[0], values_.advice(name))
+    log.warning("%s; they are delivered as NULL (first key: %s)", text, _shown(tracked, columns, rows[0]))
 
 
 def _shown(tracked: Tracked, columns: dict[str, Values], row: int) -> str:

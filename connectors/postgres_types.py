@@ -1,239 +1,254 @@
-"""PostgreSQL's types in Arrow, and values as literals that PostgreSQL reads back as exactly what they were.
+"""PostgreSQL's types in Arrow and Spark, and how a column of each travels.
 
-A column's SELECT expression and the way its answer becomes the final type are the same for both readers of
-`postgres_read.py`; that is what makes their rows identical. What a reader gets wrong in its binary form travels as the
-server's own text.
+`FORMS` is the table: the server's name of a type → its expression in a SELECT, what it is in Arrow, and in Spark. All
+else is the text that the server prints. Arrays, composites, hstores and domains are made of these. The expression, and
+the way its answer becomes the final type (`postgres_values.py`), are the same for both readers of `postgres_read.py`;
+that is what makes their rows identical. What a reader gets wrong in its binary form travels as the server's own text.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sidecar.model import INFINITY, Column, Scalar
+from connectors.postgres_literals import holds, is_time
+from sidecar.errors import SettingsError
+from sidecar.model import Column, Table, Wishes
 
-Values: TypeAlias = pa.Array | pa.ChunkedArray
 
-MINUS_INFINITY = -INFINITY
-"""The cursor value of `-infinity`: above NULL's, below every finite one."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a type arrives. `{}` in `select` is the column; `csv` is what a CSV reader asks instead, and gets as text."""
 
-DAY = 86_400_000_000
-DAYS = (-719_162, 2_932_896)
-"""0001-01-01 and 9999-12-31: what Python, Arrow's text forms and Spark agree on."""
-TOO_FAR = -(2**63)
-"""Stands for a time that exceeds 64 bits of microseconds, for the reader to name it; no cursor value is this."""
+    select: str
+    arrow: pa.DataType
+    spark: str
+    csv: str | None = None
 
-MICROS = (DAYS[0] * DAY, (DAYS[1] + 1) * DAY - 1)
 
-_INSTANT = pa.timestamp("us", tz="UTC")
-_READING = pa.timestamp("us")
+_AS_TEXT = Form("{}::text", pa.string(), "STRING")
+# Both readers hand these over as the server prints them, and a cast would harm one of them: `::text` strips the blanks
+# that belong to a character(n).
+_VERBATIM = Form("{}", pa.string(), "STRING")
 
-# The server's name of a base type → what it becomes. All else, enums, arrays and extensions' types included, is a
-# string: the text that the server prints.
-_ARROW: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int2": pa.int16(),
-    "int4": pa.int32(),
-    "int8": pa.int64(),
-    "float4": pa.float32(),
-    "float8": pa.float64(),
-    "bytea": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": _READING,
-    "timestamptz": _INSTANT,
+FORMS: Mapping[str, Form] = {
+    "bool": Form("{}", pa.bool_(), "BOOLEAN"),
+    "int2": Form("{}", pa.int16(), "SMALLINT"),
+    "int4": Form("{}", pa.int32(), "INT"),
+    "int8": Form("{}", pa.int64(), "BIGINT"),
+    "oid": Form("{}::int8", pa.int64(), "BIGINT"),
+    "float4": Form("{}", pa.float32(), "FLOAT"),
+    "float8": Form("{}", pa.float64(), "DOUBLE"),
+    "numeric": _AS_TEXT,  # and then a decimal, or as the setting `numeric` says
+    "bytea": Form("{}", pa.binary(), "BINARY", csv="pg_catalog.encode({}, 'hex')"),
+    "date": Form("{}", pa.date32(), "DATE"),
+    "timestamp": Form("{}", pa.timestamp("us"), "TIMESTAMP_NTZ"),
+    "timestamptz": Form("{}", pa.timestamp("us", "UTC"), "TIMESTAMP"),
+    "text": _VERBATIM,
+    "varchar": _VERBATIM,
+    "bpchar": _VERBATIM,
+    "uuid": _VERBATIM,
 }
 
-# Strings that both readers hand over as the server prints them. A cast would harm one of them: `::text` strips the
-# blanks that belong to a character(n).
-_VERBATIM = re.compile(r"(text|character varying|character|bpchar|uuid)(\(\d+\))?")
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type as the catalog has it, domains resolved to what they are made of.
+
+    `parts` are an array's element, a record's fields by name, or nothing; `depth` is the number of an array's
+    dimensions, and `delimiter` what stands between its elements.
+    """
+
+    name: str
+    builtin: bool = True
+    typmod: int = -1
+    shape: Literal["scalar", "array", "record", "map"] = "scalar"
+    parts: tuple[tuple[str, Kind], ...] = ()
+    depth: int = 0
+    delimiter: str = ","
+
+    def leaves(self) -> Iterator[Kind]:
+        """Yield the scalars that it is made of."""
+        if self.shape == "scalar":
+            yield self
+        for _, part in self.parts:
+            yield from part.leaves()
+
+    @property
+    def has_array(self) -> bool:
+        return self.shape == "array" or any(part.has_array for _, part in self.parts)
+
+    @property
+    def form(self) -> Form:
+        return FORMS.get(self.name, _AS_TEXT) if self.builtin and self.shape == "scalar" else _AS_TEXT
+
+    @property
+    def decimal(self) -> pa.DataType | None:
+        """The decimal that holds every finite value of this numeric; None where there is none, or it is no numeric."""
+        if not self.is_numeric or self.typmod < 4:
+            return None
+        precision = (self.typmod - 4) >> 16 & 0xFFFF
+        scale = ((self.typmod - 4) & 0x7FF ^ 1024) - 1024
+        return pa.decimal128(precision, scale) if precision <= 38 and 0 <= scale <= precision else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a numeric whose digits no decimal is sure to hold."""
+        return self.is_numeric and self.decimal is None
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.builtin and self.name == "numeric"
+
+    @property
+    def is_float(self) -> bool:
+        return bool(pa.types.is_floating(self.form.arrow))
+
+    @property
+    def is_json(self) -> bool:
+        return self.builtin and self.name in ("json", "jsonb")
 
 
-def arrow_type(name: str, builtin: bool, typmod: int) -> pa.DataType:
-    """Return the type that a column of base type *name* arrives in."""
-    if not builtin:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The settings that say how one column arrives."""
+
+    numeric: str = "string"
+    infinity: str = "error"
+    arrays: str = "list"
+    json: str = "string"
+
+
+def choice(wishes: Wishes, name: str) -> Choice:
+    """Return what *wishes* say of column *name*, the defaults filled in."""
+    settings = {f.name: wishes.of(f.name, name) for f in dataclasses.fields(Choice)}
+    if name in wishes.key and wishes.named.get("numeric", {}).get(name) is None and settings["numeric"] == "double":
+        settings["numeric"] = None  # a rounded key would not find its row again
+    return Choice(**{setting: value for setting, value in settings.items() if value is not None})
+
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+def arrow_type(kind: Kind, how: Choice) -> pa.DataType:
+    """Return the type that a column of *kind* arrives in."""
+    if how.arrays == "string" and kind.has_array:
         return pa.string()
-    if name == "numeric" and typmod >= 4:
-        precision = (typmod - 4) >> 16 & 0xFFFF
-        scale = ((typmod - 4) & 0x7FF ^ 1024) - 1024
-        if precision <= 38 and 0 <= scale <= precision:
-            return pa.decimal128(precision, scale)
-    return _ARROW.get(name, pa.string())
+    found = _arrow(kind, how)
+    if how.infinity == "keep as string" and any(_lacks_infinity(leaf, how) for leaf in kind.leaves()):
+        return pa.string()
+    return found
+
+
+def _arrow(kind: Kind, how: Choice) -> pa.DataType:
+    if kind.shape == "map":
+        return pa.map_(pa.string(), pa.string())
+    if kind.shape == "record":
+        return pa.struct([pa.field(name, _arrow(part, how)) for name, part in kind.parts])
+    if kind.shape == "array":
+        found = _arrow(kind.parts[0][1], how)
+        for _ in range(kind.depth):
+            found = pa.list_(found)
+        return found
+    if kind.is_open:
+        if how.numeric == "double":
+            return pa.float64()
+        match = _DECIMAL.fullmatch(how.numeric)
+        return pa.decimal128(int(match[1]), int(match[2])) if match else pa.string()
+    return kind.decimal or kind.form.arrow
+
+
+def _lacks_infinity(kind: Kind, how: Choice) -> bool:
+    """Return whether NaN or an infinity of *kind* has no place in the type that it arrives in."""
+    type_ = _arrow(kind, how)
+    return bool(is_time(type_) or pa.types.is_decimal(type_))
+
+
+def kind_of(column: Column) -> Kind:
+    """Return what the catalog said of *column*."""
+    assert isinstance(column.detail, Kind), f"{column.name}: was not described by this connector"
+    return column.detail
+
+
+def typed(table: Table, wishes: Wishes) -> Table:
+    """Return *table* with each column in the type that *wishes* ask for; SettingsError where they cannot be met."""
+    problems = [text for setting, told in wishes.named.items() for text in _unmet(table, wishes, setting, told)]
+    if problems:
+        raise SettingsError("\n".join(problems))
+    columns = []
+    for column in table.columns:
+        how = choice(wishes, column.name)
+        kind = kind_of(column)
+        variant = how.json == "variant" and kind.is_json
+        columns.append(dataclasses.replace(column, arrow=arrow_type(kind, how), variant=variant))
+    return dataclasses.replace(table, columns=tuple(columns))
+
+
+# What a setting is about, and which columns have it.
+_ABOUT: Mapping[str, tuple[str, Callable[[Kind], bool]]] = {
+    "numeric": ("numerics that no decimal is sure to hold", lambda kind: any(leaf.is_open for leaf in kind.leaves())),
+    "infinity": (
+        "numerics, floating-point numbers, dates and timestamps",
+        lambda kind: any(leaf.is_float or leaf.is_numeric or is_time(leaf.form.arrow) for leaf in kind.leaves()),
+    ),
+    "arrays": ("arrays", lambda kind: kind.has_array),
+    "json": ("json and jsonb", lambda kind: kind.is_json),
+}
+
+
+def _unmet(table: Table, wishes: Wishes, setting: str, told: Mapping[str, str]) -> Iterator[str]:
+    if setting not in _ABOUT:
+        yield f'table "{table.name}": PostgreSQL has no setting "{setting}"'
+        return
+    what, test = _ABOUT[setting]
+    able = [c.name for c in table.columns if test(kind_of(c)) and c.name not in wishes.cursors]
+    has = f"here: {', '.join(able)}" if able else "of which this table has none"
+    for name, value in told.items():
+        column = table.column(name)
+        assert column is not None, f"{table.name}: {name} was resolved against the table"
+        where = f'table "{table.name}": {setting} = {{ {name} = "{value}" }}'
+        kind = kind_of(column)
+        if name in wishes.cursors:
+            yield f'{where}: "{name}" is a cursor column, and always arrives as {column.type}; leave it out'
+        elif not test(kind):
+            yield f'{where}: "{name}" is {column.type}; the setting is for {what}, {has}'
+        elif setting == "numeric" and value == "double" and name in wishes.key:
+            yield f'{where}: "{name}" is a part of the key, and rounded it would not find its row again; leave it out'
+        elif value == "keep as string" and not any(_lacks_infinity(k, choice(wishes, name)) for k in kind.leaves()):
+            yield f'{where}: "{name}" holds NaN and infinities as it is; leave it out, or say "null"'
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How one output column travels: its expression, the CSV reader's expression and type, and the final type."""
+    """How one output column travels: its expression, the CSV reader's expression and type, and the final type.
+
+    `kind` says how text becomes that type, where more is to be done than a cast; `infinity` what becomes of a value
+    that the type cannot hold.
+    """
 
     name: str
     expression: str
     final: pa.DataType
     csv: pa.DataType
     csv_expression: str | None = None
+    kind: Kind | None = None
+    infinity: str = "error"
 
 
-def wire(column: Column, reference: str, *, careful: bool) -> Wire:
+def wire(column: Column, reference: str, infinity: str, *, careful: bool) -> Wire:
     """Return how *column*, in SQL *reference*, is selected; *careful* makes NULL what no final type can hold."""
-    final = column.arrow
+    final, kind = column.arrow, kind_of(column)
+    form = kind.form
     if careful and is_time(final):
         return Wire(column.name, f"CASE WHEN {holds(final, reference)} THEN {reference} END", final, final)
-    if pa.types.is_decimal(final):
-        return Wire(column.name, f"{reference}::text", final, pa.string())
-    if pa.types.is_binary(final):
-        return Wire(column.name, reference, final, pa.string(), f"pg_catalog.encode({reference}, 'hex')")
-    if pa.types.is_string(final) and not _VERBATIM.fullmatch(column.type):
-        return Wire(column.name, f"{reference}::text", final, pa.string())
-    return Wire(column.name, reference, final, final)
-
-
-def is_time(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
-
-
-def holds(type_: pa.DataType, reference: str) -> str:
-    """Return the SQL condition that *reference* is a time that *type_* can hold."""
-    first, last = (literal(type_, at) for at in (DAYS if pa.types.is_date(type_) else MICROS))
-    return f"{reference} BETWEEN {first} AND {last}"
-
-
-def beyond(values: Values) -> bool:
-    """Return whether times stand in *values* that had to be NULL: connectorx decodes infinities to far-away years."""
-    ints = pc.cast(values, pa.int32() if pa.types.is_date(values.type) else pa.int64())
-    least, greatest = (pc.min_max(ints)[name].as_py() for name in ("min", "max"))
-    first, last = DAYS if pa.types.is_date(values.type) else MICROS
-    return least is not None and (least < first or greatest > last)
-
-
-def comparable(type_: pa.DataType, reference: str) -> str:
-    """Return SQL for *reference* as Sidecar's comparable integer, exact over the server's whole range.
-
-    The server's last thirty years (294247 to 294276) exceed 64 bits: `TOO_FAR`.
-    """
-    if pa.types.is_date(type_):
-        finite = f"({reference} - '1970-01-01'::date)::int8 * {DAY} + {DAY - 1}"
-        limit = "'294247-01-01'::date"
-    else:
-        finite = (
-            f"pg_catalog.date_part('epoch', pg_catalog.date_trunc('second', {reference}))::int8 * 1000000"
-            f" + pg_catalog.date_part('microseconds', {reference})::int8 % 1000000"
-        )
-        limit = "'294247-01-01'::timestamp" if type_.tz is None else "'294247-01-01 00:00:00+00'::timestamptz"
-    return (
-        f"CASE WHEN {reference} = 'infinity' THEN {INFINITY} WHEN {reference} = '-infinity' THEN {MINUS_INFINITY}"
-        f" WHEN {reference} >= {limit} THEN {-INFINITY} - 1::int8 ELSE {finite} END"
-    )
-
-
-def ordinals(values: Values) -> Values:
-    """Return times as Sidecar's comparable integers; a date counts as its last microsecond."""
-    if pa.types.is_timestamp(values.type):
-        return pc.cast(values, pa.int64())
-    days = pc.cast(pc.cast(values, pa.int32()), pa.int64())
-    return pc.add(pc.multiply(days, DAY), DAY - 1)
-
-
-def not_decimal(values: Values) -> Values | None:
-    """Return which of a numeric's texts no decimal can carry; None if there are none."""
-    special = pc.is_in(values, pa.array(["NaN", "Infinity", "-Infinity"], values.type))
-    return special if pc.any(special).as_py() else None
-
-
-def final(values: Values, wire_: Wire) -> Values:
-    """Return *values* as the final type, exactly: a cast that would lose something raises."""
-    if pa.types.is_binary(wire_.final) and pa.types.is_string(values.type):
-        return _unhex(values)
-    return values if values.type == wire_.final else pc.cast(values, wire_.final)
-
-
-def _unhex(values: Values) -> pa.ChunkedArray:
-    """Return hex digits as bytes. All digits of a chunk are decoded in one call."""
-    chunks = []
-    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-        whole = pc.fill_null(chunk, "")
-        lengths = pc.divide(pc.binary_length(whole), 2).to_numpy(zero_copy_only=False)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        digits = pc.binary_join(pa.ListArray.from_arrays([0, len(whole)], whole), "")[0].as_py()
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes.fromhex(digits))]
-        filled = pa.Array.from_buffers(pa.binary(), len(whole), buffers)
-        chunks.append(pc.if_else(chunk.is_valid(), filled, pa.scalar(None, pa.binary())))
-    return pa.chunked_array(chunks, pa.binary())
-
-
-def literal(type_: pa.DataType, value: Scalar) -> str:
-    """Return *value*, as positions hold it for a column of *type_*, as SQL that compares by that column's own rules.
-
-    A quoted literal takes its type and collation from the column that it is compared with, whether that is a uuid, an
-    enum or a domain; integers and times say theirs, so that the column's index serves them.
-    """
-    if value is None:
-        return "NULL"
-    if pa.types.is_timestamp(type_):
-        return f"{_instant(int(value))}::timestamptz" if type_.tz else f"{_instant(int(value), '')}::timestamp"
-    if pa.types.is_date(type_):
-        return f"{_date(int(value))}::date"
-    if isinstance(value, bytes):
-        return _quoted("\\x" + value.hex())
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"'{value}'::int8"
-    return _quoted(repr(value) if isinstance(value, float) else value)
-
-
-def setting(value: Scalar) -> str:
-    """Return a value that somebody wrote into the settings as a literal of the type it is compared with."""
-    return literal(pa.string(), value) if isinstance(value, bytes | bool) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    """Return *text* as a literal that reads the same under either setting of `standard_conforming_strings`."""
-    doubled = text.replace("'", "''")
-    return " E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"
-
-
-def _instant(micros: int, zone: str = "+00") -> str:
-    if micros in (INFINITY, MINUS_INFINITY):
-        return "'infinity'" if micros > 0 else "'-infinity'"
-    if micros < -210_866_803_200_000_000:  # the server's first instant; a bound below it lies below all finite ones
-        return "'-infinity'"
-    days, rest = divmod(micros, DAY)
-    seconds, fraction = divmod(rest, 1_000_000)
-    day, era = _calendar(days)
-    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
-    return f"'{day} {clock}{zone}{era}'"
-
-
-def _date(value: int) -> str:
-    """Return a date literal from days (a key's part) or a comparable integer (a cursor).
-
-    The latter are all of the form `days * DAY + DAY - 1`. The one day count of that form, -1, names the same day.
-    """
-    if value in (INFINITY, MINUS_INFINITY):
-        return "'infinity'" if value > 0 else "'-infinity'"
-    days = value // DAY if value % DAY == DAY - 1 else value
-    if days < -2_440_588:  # 4713-11-24 BC
-        return "'-infinity'"
-    return "'{}{}'".format(*_calendar(days))
-
-
-def last_day_over(micros: int) -> int:
-    """Return the comparable integer of the last day that is over at *micros*: a date counts as its last microsecond."""
-    if micros in (INFINITY, MINUS_INFINITY):
-        return micros
-    return (micros - DAY + 1) // DAY * DAY + DAY - 1
-
-
-def _calendar(days: int) -> tuple[str, str]:
-    """Return the Gregorian date *days* after 1970-01-01, and the era's suffix; Python knows the years 1 to 9999."""
-    era, day = divmod(days + 719_468, 146_097)
-    year_of_era = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year_of_era + year_of_era // 4 - year_of_era // 100
-    shifted = (5 * day + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    year = era * 400 + year_of_era + (month <= 2)
-    text = f"{year if year > 0 else 1 - year:04}-{month:02}-{day - (153 * shifted + 2) // 5 + 1:02}"
-    return text, "" if year > 0 else " BC"
+    if final != form.arrow or kind.is_numeric:
+        return Wire(column.name, _AS_TEXT.select.format(reference), final, pa.string(), None, kind, infinity)
+    if form.csv is not None:
+        return Wire(column.name, form.select.format(reference), final, pa.string(), form.csv.format(reference))
+    odd = kind if kind.is_float else None
+    return Wire(column.name, form.select.format(reference), final, final, None, odd, infinity)

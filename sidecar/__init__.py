@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StateDamaged,
         StateHeld,
     )
-    from sidecar.model import Column, Horizon, Page, Pass, Table, Tracked
+    from sidecar.model import Column, Horizon, Page, Pass, Table, Tracked, Wishes
     from sidecar.project import Sidecar
     from sidecar.project import open_project as open
     from sidecar.sinks import Batch
@@ -52,6 +52,7 @@ _WHERE = {
     "Table": "model",
     "Tracked": "model",
     "WatermarkStore": "state",
+    "Wishes": "model",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
@@ -79,6 +80,7 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "Table",
     "Tracked",
     "WatermarkStore",
+    "Wishes",
 ]
 
 

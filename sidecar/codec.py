@@ -40,7 +40,10 @@ def digest(values: Sequence[Scalar]) -> bytes:
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> list[Scalar]:
-    """Return a column's values as the codec takes them: temporal values as integers, decimals as strings."""
+    """Return a column's values as the codec takes them: temporal values as integers, decimals as strings.
+
+    So are those inside lists, structs and maps, which take part in fingerprints and never in a key or a position.
+    """
     type_ = column.type
     if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) or pa.types.is_duration(type_):
         column = pc.cast(column, pa.int64())
@@ -48,8 +51,24 @@ def plain(column: pa.ChunkedArray | pa.Array) -> list[Scalar]:
         column = pc.cast(column, pa.int32())
     elif pa.types.is_decimal(type_):
         column = pc.cast(column, pa.string())
+    elif pa.types.is_nested(type_):
+        column = pc.cast(column, _plain_type(type_))
     values: list[Scalar] = column.to_pylist()
     return values
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_plain_type(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in type_])
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    return pa.string() if pa.types.is_decimal(type_) else type_
 
 
 def rows(table: pa.Table, names: Sequence[str]) -> Iterable[tuple[Scalar, ...]]:

@@ -46,6 +46,10 @@ Zone: TypeAlias = Annotated[str, PlainValidator(values.zone)]
 Function: TypeAlias = Annotated[str, PlainValidator(values.function)]
 Options: TypeAlias = Annotated[dict[str, str], PlainValidator(values.options)]
 Optional_: TypeAlias = Annotated[str | Literal[False], PlainValidator(values.name_or_false)]
+_INFINITY = values.word("error", "null", "keep as string")
+_ARRAYS = values.word("list", "string")
+_JSON = values.word("string", "variant")
+ByColumn: TypeAlias = str | dict[str, str]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "xml", "avro", "delta")
@@ -99,10 +103,20 @@ class TableSettings(_Section):
     schema_change: Literal["evolve", "fail"] | None = None
     backfill_added: bool | None = None
     sinks: Names | None = None
+    numeric: Annotated[ByColumn, PlainValidator(values.by_column(values.numeric))] | None = None
+    infinity: Annotated[ByColumn, PlainValidator(values.by_column(_INFINITY))] | None = None
+    arrays: Annotated[ByColumn, PlainValidator(values.by_column(_ARRAYS))] | None = None
+    # pydantic has a method of this name.
+    json_: Annotated[ByColumn, PlainValidator(values.by_column(_JSON))] | None = Field(default=None, alias="json")
 
 
 class Defaults(TableSettings):
-    """[defaults]: any table setting, and what holds for all tables alike."""
+    """[defaults]: any table setting, and what holds for all tables alike; of columns nothing is said by name."""
+
+    numeric: Annotated[str, PlainValidator(values.numeric)] | None = None
+    infinity: Annotated[str, PlainValidator(_INFINITY)] | None = None
+    arrays: Annotated[str, PlainValidator(_ARRAYS)] | None = None
+    json_: Annotated[str, PlainValidator(_JSON)] | None = Field(default=None, alias="json")
 
     metadata_prefix: Annotated[str, PlainValidator(values.prefix)] = "_"
 
@@ -310,7 +324,7 @@ def _instead(loc: tuple[Any, ...], depth: int, raw: Mapping[str, Any]) -> str:
         within = within[part]
     if loc[0] == "tables" and isinstance(within, dict):
         return f"; for a table in a schema, write [{section('tables', '.'.join(loc[1:]))}]"
-    known = [name for name in _MODELS[loc[0]].model_fields if name != "conf"]
+    known = [at.alias or name for name, at in _MODELS[loc[0]].model_fields.items() if name != "conf"]
     return did_you_mean(loc[depth], known)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sidecar import codec, cursor
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, Horizon, Memory, Page, Pass, Table, Tracked
+from sidecar.model import CURSOR, Horizon, Memory, Page, Pass, Table, Tracked, Wishes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +77,16 @@ class SourceConnector(ABC):
     @abstractmethod
     def describe(self, table: str) -> Table:
         """Return *table* as it is now; SettingsError, with the nearest names, if there is no such table."""
+
+    def typed(self, table: Table, wishes: Wishes) -> Table:
+        """Return *table*, as `describe` gave it, with its columns in the types that *wishes* ask for.
+
+        SettingsError for what cannot be: a setting, or a column, of which there are no several forms here.
+        """
+        asked = [*wishes.general, *(name for name in wishes.named if name not in wishes.general)]
+        if asked:
+            raise SettingsError(f'table "{table.name}": {asked[0]}: a {self.scheme} source knows no such setting')
+        return table
 
     @abstractmethod
     def read(self, page: Page) -> pa.Table:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
+from sidecar.model import VARIANT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,15 +20,18 @@ def dataframe(
 ) -> DataFrame:
     """Return the changes with `since < offset <= until`: metadata columns first, then the source's.
 
-    Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. Order within the DataFrame
-    is not promised; sequence by `_commit_version`. The columns are the newest ones as which the whole range can be read
-    (older rows have NULL in columns that came later); an empty range has those of *schema* or of the newest segment.
+    Timestamps with a zone are TIMESTAMP, without one TIMESTAMP_NTZ, both to the microsecond. JSON is text, or VARIANT
+    where the schema says so; a text that Spark cannot parse (a key stands twice in one object) is then an error of
+    whoever reads the DataFrame, and Spark rounds numbers of more than 38 digits. Order within the DataFrame is not
+    promised; sequence by `_commit_version`. The columns are the newest ones as which the whole range can be read (older
+    rows have NULL in columns that came later); an empty range has those of *schema* or of the newest segment.
     LogTruncated if retention has dropped the range's beginning; SchemaChanged if a column's type was changed within it
     otherwise than by growing.
     """
     segments = log.list(since, until)
     if not segments:
-        return spark.createDataFrame([], spark_schema(schema or log.schema() or pa.schema([])))
+        newest = schema or log.schema() or pa.schema([])
+        return _parsed(spark.createDataFrame([], spark_schema(newest)), newest)
     newest, last = log.columns(segments[0].offset)
     if last is not None and segments[-1].offset > last:
         raise SchemaChanged(
@@ -36,7 +40,18 @@ def dataframe(
         )
     columns = spark_schema(newest)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*(str(s.path) for s in segments))
+    return _parsed(reader.parquet(*(str(s.path) for s in segments)), newest)
+
+
+def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Return *frame* with a VARIANT in place of each text that *schema* marks as one."""
+    from pyspark.sql import functions
+
+    marked = {field.name for field in schema if VARIANT.items() <= (field.metadata or {}).items()}
+    if not marked:
+        return frame
+    columns = {name: functions.col("`" + name.replace("`", "``") + "`") for name in schema.names}
+    return frame.select(*(functions.parse_json(c).alias(n) if n in marked else c for n, c in columns.items()))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

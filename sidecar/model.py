@@ -33,17 +33,26 @@ CURSOR, VERSION, DELETED = "sidecar:cursor", "sidecar:version", "sidecar:deleted
 METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 """The metadata columns' names, behind the prefix."""
 
+VARIANT = {b"sidecar": b"variant"}
+"""What the log's schema says of a column of JSON texts that Spark is to see as a VARIANT."""
+
 INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a source table: its exact name, the source's word for its type, and the type it arrives in."""
+    """A column of a source table: its exact name, the source's word for its type, and the type it arrives in.
+
+    `detail` is what its connector wants to know of it when it reads it. `variant`: it holds JSON as text, which Spark
+    is to see as a VARIANT.
+    """
 
     name: str
     type: str
     arrow: pa.DataType
     nullable: bool = True
+    detail: object = None
+    variant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,25 @@ class Table:
     def column(self, name: str) -> Column | None:
         """Return the column called *name*, exactly."""
         return next((c for c in self.columns if c.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """In which of several faithful forms values are to arrive: by setting, in `general` and for columns `named`.
+
+    What is said in general holds where it can, what is said by name must. `cursors` and `key` are columns that polls
+    go by: nothing that is said in general changes the former.
+    """
+
+    general: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cursors: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+    def of(self, setting: str, column: str) -> str | None:
+        """Return what *setting* is for *column*; None where nothing is said."""
+        said = self.named.get(setting, {}).get(column)
+        return said if said is not None or column in self.cursors else self.general.get(setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +133,16 @@ class Tracked:
     backfill_added: bool = False
     metadata_prefix: str = "_"
     sinks: tuple[str, ...] = ()
+    wishes: Wishes = field(default_factory=Wishes)
 
     @property
     def name(self) -> str:
         return self.table.name
+
+    @property
+    def cursors(self) -> tuple[str, ...]:
+        """The columns that polls go by."""
+        return tuple(name for name in (self.updated_at, self.created_at, self.deleted_at) if name is not None)
 
     @property
     def cursor_type(self) -> pa.DataType:

@@ -25,7 +25,19 @@ from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, Flags, ceiling
 from sidecar.errors import SchemaChanged, SettingsError
-from sidecar.model import METADATA, PASSES, Horizon, Page, PassMark, PassName, Position, Progress, Tracked, Watermark
+from sidecar.model import (
+    METADATA,
+    PASSES,
+    VARIANT,
+    Horizon,
+    Page,
+    PassMark,
+    PassName,
+    Position,
+    Progress,
+    Tracked,
+    Watermark,
+)
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -324,7 +336,8 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     types = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
     prefix = tracked.metadata_prefix
     metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
-    return pa.schema([*metadata, *(pa.field(c.name, c.arrow) for c in tracked.columns)])
+    delivered = (pa.field(c.name, c.arrow, metadata=VARIANT if c.variant else None) for c in tracked.columns)
+    return pa.schema([*metadata, *delivered])
 
 
 def _clean_up(tracked: Tracked, store: WatermarkStore, before: Watermark, mark: Watermark) -> Watermark:

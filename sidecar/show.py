@@ -139,7 +139,7 @@ def changes_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
 
 
 def objects(changes: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows as JSON takes them: decimals as strings, times in ISO 8601, bytes in base64."""
+    """Yield the rows as JSON takes them: decimals as strings, times in ISO 8601, bytes in base64, maps as objects."""
     columns = [_column(column) for column in changes.columns]
     for values in zip(*columns, strict=True):
         yield dict(zip(changes.column_names, values, strict=True))
@@ -214,7 +214,7 @@ def _column(column: pa.ChunkedArray) -> list[Any]:
         return _values(pc.cast(column, pa.string()))
     if pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_boolean(type_):
         return _values(column)
-    return [_json(value) for value in column.to_pylist()]
+    return [_json(value) for value in column.to_pylist(maps_as_pydicts="strict")]
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

@@ -6,7 +6,7 @@ All of it happens before a row is read or anything is written, because a databas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from sidecar import cursor
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
-from sidecar.model import METADATA, Column, Table, Tracked
+from sidecar.model import METADATA, Column, Table, Tracked, Wishes
 from sidecar.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
     tracked: list[Tracked] = []
     for table, own in found.values():
         with _collecting(problems):
-            known = _with_sinks(track(table, own, settings.defaults), own, settings)
+            known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
             if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
                 _no_twins(known)
             tracked.append(known)
@@ -64,8 +64,13 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
     return tracked
 
 
-def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
-    """Return how *table* is followed; SettingsError names a column that is not there, and the nearest ones."""
+def track(
+    table: Table, own: TableSettings, defaults: Defaults, typed: Callable[[Table, Wishes], Table] | None = None
+) -> Tracked:
+    """Return how *table* is followed; SettingsError names a column that is not there, and the nearest ones.
+
+    *typed* gives its columns the types that the settings ask for (`SourceConnector.typed`).
+    """
     names = _Names(table)
     problems: list[str] = []
     merged = _merged(own, defaults)
@@ -84,6 +89,13 @@ def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
         delivered = _delivered(names, merged.get("columns"), key)
     with _collecting(problems):
         _no_clash(table, delivered, defaults.metadata_prefix)
+    wishes = Wishes()
+    with _collecting(problems):
+        wishes = _wishes(names, own, defaults, key, tuple(c for c in (updated_at, created_at, deleted_at) if c))
+        if typed is not None:
+            table = typed(table, wishes)
+        delivered = tuple(c for c in table.columns if c.name in {d.name for d in delivered})
+        _no_nested(table, key)
     unit = None
     with _collecting(problems):
         unit = _unit(names, updated_at, own, merged) if updated_at else None
@@ -100,6 +112,7 @@ def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
         key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
+        wishes=wishes,
         **{k: merged[k] for k in _AS_SAID if k in merged},
     )
 
@@ -239,6 +252,34 @@ def _delivered(names: _Names, asked: Sequence[str] | None, key: Sequence[str]) -
     return tuple(c for c in names.table.columns if c.name in wanted)
 
 
+_FORMS = {"numeric": "numeric", "infinity": "infinity", "arrays": "arrays", "json": "json_"}
+
+
+def _wishes(
+    names: _Names, own: TableSettings, defaults: Defaults, key: tuple[str, ...], cursors: tuple[str, ...]
+) -> Wishes:
+    general: dict[str, str] = {}
+    named: dict[str, Mapping[str, str]] = {}
+    for setting, attribute in _FORMS.items():
+        said, usual = getattr(own, attribute), getattr(defaults, attribute)
+        if isinstance(said, Mapping):
+            named[setting] = {names.must(name, setting): form for name, form in said.items()}
+            said = None
+        if (said or usual) is not None:
+            general[setting] = said or usual
+    return Wishes(general, named, cursors, key)
+
+
+def _no_nested(table: Table, key: Sequence[str]) -> None:
+    for name in key:
+        column = table.column(name)
+        if column is not None and pa.types.is_nested(column.arrow):
+            raise SettingsError(
+                f'table "{table.name}": key column "{name}" is {column.type}, which has no order that a poll could go '
+                "by; choose a primary_key of plain columns"
+            )
+
+
 def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
     ours = {(prefix + name).casefold(): prefix + name for name in METADATA}
     for column in delivered:
@@ -249,7 +290,7 @@ def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
             )
 
 
-def twins(columns: Iterable[Column]) -> tuple[str, str] | None:
+def twins(columns: Iterable[Any]) -> tuple[str, str] | None:
     """Return two names that differ only in case, which Spark takes for one unless told otherwise."""
     seen: dict[str, str] = {}
     for column in columns:
@@ -259,9 +300,19 @@ def twins(columns: Iterable[Column]) -> tuple[str, str] | None:
     return None
 
 
+def _structs(type_: Any) -> Iterator[Any]:
+    """Yield the structs in a type, as their fields."""
+    fields = [type_.field(n) for n in range(type_.num_fields)]
+    if pa.types.is_struct(type_):
+        yield fields
+    for field in fields:
+        yield from _structs(field.type)
+
+
 def _no_twins(tracked: Tracked) -> None:
     # Said before anything is read: a sink would find out only once the watermark has moved.
-    found = twins(tracked.columns)
+    nested = (twins(struct) for column in tracked.columns for struct in _structs(column.arrow))
+    found = twins(tracked.columns) or next(filter(None, nested), None)
     if found is not None:
         raise SettingsError(
             f'table "{tracked.name}": columns "{found[0]}" and "{found[1]}" differ only in case, and Spark, '

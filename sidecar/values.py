@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time
 from fractions import Fraction
 from pathlib import Path
@@ -114,6 +114,44 @@ def options(value: Any) -> dict[str, str]:
             raise ValueError(f'"{name}" must be text, a number, true or false, not {_kind(option)}')
         found[name] = str(option).lower() if isinstance(option, bool) else str(option)
     return found
+
+
+def numeric(value: Any) -> str:
+    """Return what numbers without declared digits arrive as."""
+    match = re.fullmatch(r"decimal\((\d{1,2}),\s*(\d{1,2})\)", value) if isinstance(value, str) else None
+    if match and 1 <= int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
+        return f"decimal({int(match[1])},{int(match[2])})"
+    if value in ("string", "double"):
+        return str(value)
+    raise ValueError('must be "string", "double" or "decimal(P,S)" with P up to 38 and S up to P')
+
+
+def word(*words: str) -> Callable[[Any], str]:
+    """Return a check that a value is one of *words*."""
+
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError("must be one of " + ", ".join(f'"{w}"' for w in words))
+        return str(value)
+
+    return check
+
+
+def by_column(check: Callable[[Any], str]) -> Callable[[Any], str | dict[str, str]]:
+    """Return *check* for one value that holds for all columns, or for a value a column."""
+
+    def checked(value: Any) -> str | dict[str, str]:
+        if not isinstance(value, dict):
+            return check(value)
+        found = {}
+        for name, one in value.items():
+            try:
+                found[name] = check(one)
+            except ValueError as error:
+                raise ValueError(f'"{name}" {error}') from None
+        return found
+
+    return checked
 
 
 def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

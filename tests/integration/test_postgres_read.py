@@ -20,12 +20,13 @@ from sidecar import codec
 from sidecar.clock import SECOND
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Scalar, Tracked
+from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, Scalar, Tracked, Wishes
 from sidecar.testing.contract import scan, tracked, values
 from tests.servers import Database, make
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+ASKED = Wishes(general={"infinity": "null"})
 STAMPS = "created_at timestamptz, updated_at timestamptz"
 AT = "'2024-05-01 10:00+00', '2024-05-01 10:00+00'"
 
@@ -92,10 +93,10 @@ def test_every_type_arrives_exactly_and_alike_by_both_readers(admin: Connection,
         "pr": Decimal("1.500"),
         "nm": "nm",
         "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-        "us": "{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11,NULL}",
-        "ts": '{"a,b",NULL}',
-        "ds": "{2024-05-01}",
-        "ns": "{1.5,NULL}",
+        "us": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", None],
+        "ts": ["a,b", None],
+        "ds": [date(2024, 5, 1)],
+        "ns": ["1.5", None],
         "j": '{"k": 9007199254740993,  "k": 1.0}',
         "jb": '{"k": 9007199254740993}',
         "iv": "1 mon 2 days 03:04:05.000006",
@@ -231,7 +232,7 @@ def test_times_that_no_type_holds_are_null_and_named_and_keep_their_place_in_the
     admin: Connection, connector: PostgresConnector, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(admin, *ODD)
-    followed = tracked(connector, "permits")
+    followed = tracked(connector, "permits", wishes=ASKED)
     with caplog.at_level(logging.WARNING, "sidecar"):
         rows = by_both(connector, first_page(followed))
     assert rows.column("id").to_pylist() == [3, 5, 1, 4, 2]
@@ -252,7 +253,7 @@ def test_times_that_no_type_holds_are_null_and_named_and_keep_their_place_in_the
 
 def test_a_scan_row_by_row_passes_infinities_and_bc(admin: Connection, connector: PostgresConnector) -> None:
     make(admin, *ODD)
-    found = scan(connector, tracked(connector, "permits", 1))
+    found = scan(connector, tracked(connector, "permits", 1, wishes=ASKED))
     assert values(found, "id") == [(3,), (5,), (1,), (4,), (2,)]
 
 
@@ -260,7 +261,7 @@ def test_the_greatest_value_is_never_infinite_nor_above_the_limit(
     admin: Connection, connector: PostgresConnector
 ) -> None:
     make(admin, *ODD)
-    page = first_page(tracked(connector, "permits"))
+    page = first_page(tracked(connector, "permits", wishes=ASKED))
     rows = connector.read(page).column(CURSOR).to_pylist()
     assert connector.greatest(page, None) == rows[3]
     assert connector.greatest(page, rows[3] - 1) == rows[2]
@@ -270,7 +271,7 @@ def test_the_greatest_value_is_never_infinite_nor_above_the_limit(
 
 def test_infinity_can_be_the_word_for_not_deleted(admin: Connection, connector: PostgresConnector) -> None:
     make(admin, *ODD)
-    followed = tracked(connector, "permits", not_deleted=("infinity", "0000-00-00 00:00:00"))
+    followed = tracked(connector, "permits", wishes=ASKED, not_deleted=("infinity", "0000-00-00 00:00:00"))
     rows = by_both(connector, first_page(followed))
     assert not any(rows.column(DELETED).to_pylist())
     assert len(by_both(connector, first_page(followed, "deleted"))) == 0
@@ -279,7 +280,7 @@ def test_infinity_can_be_the_word_for_not_deleted(admin: Connection, connector: 
 def test_a_time_beyond_64_bits_is_refused_by_name(admin: Connection, connector: PostgresConnector) -> None:
     make(admin, *ODD, "UPDATE permits SET updated_at = '294276-01-01' WHERE id = 3")
     with pytest.raises(SettingsError, match=r'"permits": column "updated_at" .*294246.* \(key: id=3\)'):
-        connector.read(first_page(tracked(connector, "permits")))
+        connector.read(first_page(tracked(connector, "permits", wishes=ASKED)))
 
 
 def test_an_infinite_time_in_a_key_is_refused_by_name(admin: Connection, connector: PostgresConnector) -> None:

@@ -299,3 +299,36 @@ def test_the_settings_know_all_their_secrets(tmp_path: Path, monkeypatch: pytest
     )
     text = settings.secrets.scrub("in-the-url beside-it from-environment in-the-options in-spark visible")
     assert text == "*** *** *** *** *** visible"
+
+
+SOURCE = '[source]\nurl = "sqlite:///a.db"\n'
+
+
+def test_how_values_arrive_is_said_in_general_or_column_by_column(tmp_path: Path) -> None:
+    text = '[defaults]\nnumeric = "double"\njson = "variant"\n[tables.t]\narrays = "string"\n'
+    settings = config.load(write(tmp_path, SOURCE + text + 'numeric = { a = "decimal(38, 10)", "b c" = "string" }'))
+    assert (settings.defaults.numeric, settings.defaults.json_) == ("double", "variant")
+    assert settings.tables["t"].numeric == {"a": "decimal(38,10)", "b c": "string"}
+    assert (settings.tables["t"].arrays, settings.tables["t"].infinity) == ("string", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('numeric = "decimal(39,2)"', 'numeric: must be "string", "double" or "decimal(P,S)" with P up to 38'),
+        ('numeric = "decimal(5,6)"', "numeric: must be"),
+        ('numeric = { a = "float" }', 'numeric: "a" must be "string", "double" or "decimal(P,S)"'),
+        ("numeric = 5", "numeric: must be"),
+        ('infinity = "ignore"', 'infinity: must be one of "error", "null", "keep as string"'),
+        ('arrays = { a = "text" }', 'arrays: "a" must be one of "list", "string"'),
+        ('json = "struct"', 'json: must be one of "string", "variant"'),
+        ('jsn = "variant"', 'unknown key "jsn"; did you mean "json"?'),
+    ],
+)
+def test_a_form_that_there_is_not_names_those_there_are(tmp_path: Path, line: str, said: str) -> None:
+    assert f"[tables.t] {said}" in problem(tmp_path, f"{SOURCE}[tables.t]\n{line}")
+
+
+@pytest.mark.parametrize("name", ["numeric", "infinity", "arrays", "json"])
+def test_defaults_say_nothing_of_columns_by_name(tmp_path: Path, name: str) -> None:
+    assert f"[defaults] {name}: must be" in problem(tmp_path, f'{SOURCE}[defaults]\n{name} = {{ a = "string" }}')

@@ -10,6 +10,8 @@ import typer.main
 
 import sidecar
 from sidecar import cli, config
+from tests import types_matrix
+from tests.servers import Database
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,7 +36,8 @@ def test_the_settings_in_the_readme_are_settings(tmp_path: Path, monkeypatch: py
 )
 def test_every_setting_is_documented(section: type[config.SourceSettings]) -> None:
     ours = {"conf", "connector"}
-    missing = [name for name in section.model_fields if name not in ours and not re.search(rf"\b{name}\b", DOCS)]
+    names = [field.alias or name for name, field in section.model_fields.items()]
+    missing = [name for name in names if name not in ours and not re.search(rf"\b{name}\b", DOCS)]
     assert not missing
 
 
@@ -59,3 +62,10 @@ def test_every_public_name_can_be_reached() -> None:
 
 def test_every_promise_is_numbered() -> None:
     assert all(f"**G{n}**" in DOCS for n in range(1, 9))
+
+
+def test_the_matrix_of_types_is_what_a_server_and_the_connector_say(pg: Database) -> None:
+    if int(pg.connect().info.server_version) < 150000:
+        pytest.skip("the matrix has types of PostgreSQL 15")
+    page = types_matrix.PAGE.read_text()
+    assert types_matrix.replaced(page, types_matrix.matrix(pg)) == page

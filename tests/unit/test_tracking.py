@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,8 @@ from sidecar.clock import FakeClock
 from sidecar.config import Defaults, TableSettings
 from sidecar.connector import SourceConnector, connect
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Table, Tracked
-from sidecar.tracking import matches, resolve, track
+from sidecar.model import Column, Table, Tracked, Wishes
+from sidecar.tracking import _no_twins, matches, resolve, track
 from tests.conftest import SQLiteFile
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -246,3 +247,45 @@ def test_each_table_knows_its_sinks(shop: SQLiteFile) -> None:
 def test_a_sink_for_a_table_that_is_not_followed_is_an_error(shop: SQLiteFile) -> None:
     said = complaint(shop, rest='[tables.pets]\n[sinks.x]\npath = "x"\ntables = ["pet"]')
     assert '[sinks.x] tables: "pet" is none of the tables followed; did you mean "pets"?' in said
+
+
+def test_what_is_asked_of_a_column_s_values_reaches_the_connector_by_the_column_s_own_name() -> None:
+    asked: list[Wishes] = []
+
+    def typed(given: Table, wishes: Wishes) -> Table:
+        asked.append(wishes)
+        return dataclasses.replace(
+            given, columns=tuple(dataclasses.replace(c, arrow=pa.string()) for c in given.columns)
+        )
+
+    described = table(column("Total", pa.string()), column("updated_at", INSTANT))
+    own = TableSettings.model_validate({"numeric": {"total": "double"}, "columns": ["Total"], "json": "variant"})
+    found = track(described, own, Defaults.model_validate({"numeric": "string", "json": "string"}), typed)
+    expected = Wishes(
+        {"numeric": "string", "json": "variant"}, {"numeric": {"Total": "double"}}, ("updated_at",), ("id",)
+    )
+    assert asked == [expected]
+    assert found.wishes == expected
+    assert [(c.name, c.arrow) for c in found.columns] == [("id", pa.string()), ("Total", pa.string())]
+    assert found.cursor_type == pa.string()
+    told = [found.wishes.of("numeric", name) for name in ("Total", "other", "updated_at")]
+    assert told == ["double", "string", None]
+
+
+def test_a_form_for_a_column_that_is_not_there_names_the_nearest() -> None:
+    assert 'numeric: there is no column "totl"' in refused(table(), {"numeric": {"totl": "double"}})
+
+
+def test_a_source_that_has_one_form_of_each_value_refuses_to_be_asked_for_another(shop: SQLiteFile) -> None:
+    assert 'table "pets": arrays: a sqlite source knows no such setting' in complaint(
+        shop, rest='[tables.pets]\narrays = "string"'
+    )
+
+
+def test_a_nested_key_and_nested_names_that_spark_takes_for_one_are_refused() -> None:
+    nested = column("ids", pa.list_(pa.int64()))
+    assert 'key column "ids" is' in refused(table(nested, column("updated_at", INSTANT)), {"primary_key": ["ids"]})
+    pair = pa.list_(pa.struct([("a", pa.int64()), ("A", pa.int64())]))
+    followed = dataclasses.replace(tracked(table(column("p", pair), column("updated_at", INSTANT))), sinks=("lake",))
+    with pytest.raises(SettingsError, match='columns "a" and "A" differ only in case'):
+        _no_twins(followed)
