@@ -34,7 +34,7 @@ from tests.property.world import KEYS, LOOKBACK, START, Follower, Knows, Open, W
 from tests.servers import Database, make
 
 SETTINGS = settings(
-    max_examples=200 if os.environ.get("SIDECAR_SOAK") else 10,
+    max_examples=200 if os.environ.get("SIDECAR_SOAK") else 8,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,
