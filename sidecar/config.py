@@ -27,7 +27,7 @@ from sidecar import values
 from sidecar.clock import SECOND
 from sidecar.environment import Expanded, expand
 from sidecar.errors import SettingsError
-from sidecar.model import Scalar
+from sidecar.model import OnBadValue, Scalar
 from sidecar.scrub import Secrets, in_url
 from sidecar.words import did_you_mean, section
 
@@ -96,6 +96,7 @@ class TableSettings(_Section):
     max_hold: Micros | None = None
     created_at_tolerance: Micros | None = None
     updated_at_unit: Unit | None = None
+    on_bad_value: OnBadValue | None = None
     sinks: Names | None = None
 
 

@@ -11,6 +11,7 @@ import signal
 
 POINTS = (
     "page-read",
+    "rows-set-aside",
     "segment-written",
     "segment-renamed",
     "watermark-saved",

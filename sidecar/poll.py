@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import faults, horizon, renumbered, rows
+from sidecar import faults, horizon, quarantine, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
@@ -177,13 +177,16 @@ def _page(
     late = int(rows.late(fresh, {name: m.due for name, m in mark.marks.items()}).sum())
     after = advance(tracked, mark, last, full=full, added=len(remembered))
     after = dataclasses.replace(after, late=after.late + late)
+    good, aside = quarantine.sorted_out(fresh)
     offset = None
     if len(fresh):
         fits()
         offset = after.offset + 1
         after = dataclasses.replace(after, offset=offset)
         origin = "soft_delete" if scan.name == "deleted" else "poll"
-        changes = to_changes(fresh, offset, progress.horizon.now, origin)
+        changes = to_changes(good, offset, progress.horizon.now, origin)
+        if tracked.on_bad_value == "quarantine":
+            quarantine.set_aside(log, offset, aside, progress.horizon.now)
         log.append(offset, changes, after, remembered, committed=progress.horizon.now, origin=origin)
     if after != mark or remembered:
         store.save(tracked.name, after, remembered)
@@ -191,7 +194,7 @@ def _page(
     if after.progress is None:
         after = _clean_up(tracked, store, after)
         faults.point("poll-completed")
-    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, late=late)
+    step = Step(tracked.name, len(data), len(good), offset, after.progress is None, late=late)
     return step, after
 
 

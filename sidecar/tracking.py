@@ -98,7 +98,7 @@ def track(table: Table, own: TableSettings, defaults: Defaults) -> Tracked:
         tolerance=merged.get("created_at_tolerance", 0),
         **{
             k: merged[k]
-            for k in ("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size")
+            for k in ("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size", "on_bad_value")
             if k in merged
         },
     )
