@@ -24,7 +24,7 @@ _TIMES = {str(t): t for t in (times.DATE, times.READING, times.INSTANT)}
 
 # What an integer is to a double: a cast that does not come back. 2**63-1 alone seems to, for the cast back stops there.
 _INEXACT = (
-    "typeof({c}) = 'integer' AND abs({c} / 2) > 4503599627370496 "
+    "typeof({c}) = 'integer' AND abs({c} / 2) >= 4503599627370496 "
     "AND (CAST(CAST({c} AS REAL) AS INTEGER) <> {c} OR {c} = 9223372036854775807)"
 )
 _ASKED = (
