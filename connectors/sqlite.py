@@ -6,19 +6,20 @@ import contextlib
 import difflib
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from connectors import sqlite_types as types
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
-from connectors.sqlite_query import Statement, check_condition, names, page_statements
+from connectors.sqlite_query import Statement, check_condition, page_statements
+from connectors.sqlite_rows import arrow
+from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
-from sidecar.model import DELETED, Column, Horizon, Memory, Page, Scalar, Table, Tracked
+from sidecar.model import Column, Horizon, Memory, Page, Table, Tracked
 from sidecar.sql import quoted
 
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ class SQLiteConnector(SourceConnector):
     def read(self, page: Page) -> pa.Table:
         with self._lock:
             return self._read(page)
+
+    def settle(self, tracked: Tracked, held: Callable[[], pa.Schema | None]) -> Tracked:
+        with self._lock, contextlib.ExitStack() as reads:
+
+            def connect() -> sqlite3.Connection:
+                self.file.look()
+                return reads.enter_context(self.file.reading(tracked.name))
+
+            return settle(connect, tracked, held)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -159,7 +169,7 @@ class SQLiteConnector(SourceConnector):
                 rows += self._fetch(connection, tracked, statement, page.limit - len(rows))
                 if len(rows) >= page.limit:
                     break
-        table = _arrow(tracked, rows)
+        table = arrow(tracked, rows)
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
@@ -172,7 +182,11 @@ class SQLiteConnector(SourceConnector):
             return connection.execute(statement.sql, parameters).fetchall()
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" in str(error):
-                _broken_text(connection, tracked, statement.sql, parameters)
+                connection.text_factory = types.decoded
+                try:
+                    return connection.execute(statement.sql, parameters).fetchall()
+                finally:
+                    connection.text_factory = str
             if tracked.deleted_when and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
                 _check_condition(connection, tracked)
             raise
@@ -218,57 +232,6 @@ def _columns(connection: sqlite3.Connection, table: str, key: Sequence[str]) -> 
         nullable = not not_null and not (in_key and is_rowid and declared.upper() == "INTEGER")
         found.append(Column(name, declared, types.arrow(declared), nullable))
     return tuple(found)
-
-
-def _arrow(tracked: Tracked, rows: list[tuple[object, ...]]) -> pa.Table:
-    wanted = names(tracked)
-    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [()] * (len(wanted) + 1)
-    arrays, fields = [], []
-    for name, values in zip(wanted, columns, strict=False):
-        described = tracked.table.column(name)
-        assert described is not None
-        try:
-            arrays.append(types.array(values, described.arrow))
-        except types.Misfit as misfit:
-            declared = f"declared {described.type}" if described.type else "declared without a type"
-            raise SettingsError(
-                f'table "{tracked.name}": column "{name}" ({declared}) {misfit.reason} (first key: '
-                f"{_key(tracked, wanted, rows[misfit.row])}). Nothing is converted silently: correct the value, or "
-                "leave the column out (columns = …)"
-            ) from misfit
-        fields.append(pa.field(name, described.arrow))
-    if tracked.deleted_at or tracked.deleted_when:
-        arrays.append(pc.cast(pa.array(columns[len(wanted)], pa.int8()), pa.bool_()))
-        fields.append(pa.field(DELETED, pa.bool_()))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _key(tracked: Tracked, wanted: Sequence[str], row: Sequence[object]) -> str:
-    return ", ".join(f"{name}={row[wanted.index(name)]!r}" for name in tracked.key)
-
-
-def _broken_text(connection: sqlite3.Connection, tracked: Tracked, sql: str, parameters: Sequence[Scalar]) -> None:
-    """Raise SettingsError for the first value among the rows of *sql* that is no UTF-8; it has one."""
-    wanted = names(tracked)
-    connection.text_factory = bytes
-    try:
-        # A blob column's bytes are as they should be: asking for the class tells them apart from text.
-        for row in connection.execute(sql, parameters):
-            for name, value in zip(wanted, row, strict=False):
-                described = tracked.table.column(name)
-                if not isinstance(value, bytes) or described is None or pa.types.is_binary(described.arrow):
-                    continue
-                try:
-                    value.decode()
-                except UnicodeDecodeError as error:
-                    shown = [v.decode(errors="backslashreplace") if isinstance(v, bytes) else v for v in row]
-                    raise SettingsError(
-                        f'table "{tracked.name}": column "{name}" holds text that is not valid UTF-8, byte '
-                        f"{error.start} (key: {_key(tracked, wanted, shown)}). Correct the value, or leave the column "
-                        "out (columns = …)"
-                    ) from None
-    finally:
-        connection.text_factory = str
 
 
 def _check_condition(connection: sqlite3.Connection, tracked: Tracked) -> None:

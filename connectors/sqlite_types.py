@@ -1,34 +1,58 @@
-"""SQLite values as Arrow: the type from the declaration alone, the values exactly or not at all.
+"""SQLite values as Arrow: exactly, or not at all.
 
 SQLite types values, not columns, so a reader that guesses from the rows changes its mind between two polls, and one
-that coerces loses what does not fit. Here the declared type decides, on an empty table too, and a value of another
-storage class is an error that names it. Only string columns take numbers, as their exact text.
+that coerces loses what does not fit. `arrow` is the type in which a column is read as a key or a cursor: the
+declaration alone decides it, on an empty table too. `choices` are those in which it may be delivered instead, where the
+declaration leaves that open; `sqlite_settle.py` chooses.
 
-    declared                                 arrives as
-    …INT…                                    int64    (BOOLEAN too: nothing stops a SQLite boolean from being 2)
-    REAL, FLOAT, DOUBLE                      float64
-    NUMERIC, DECIMAL, MONEY, …               float64  integers only as far as a double holds them exactly
-    …CHAR…, CLOB, TEXT                       string
-    BLOB                                     binary
-    DATE, DATETIME, TIMESTAMP, TIME          string   as stored: SQLite has no such class, and ORMs write many forms
-    JSON, UUID, ANY, none, anything else     string
+    declared                                 is read as   is delivered as
+    …INT…                                    int64        int64
+    …BOOL…                                   int64        boolean, int64, float64 or string
+    REAL, FLOAT, DOUBLE                      float64      float64
+    NUMERIC, DECIMAL, MONEY, …               float64      float64 or string
+    …CHAR…, CLOB, TEXT, JSON, UUID, TIME, …  string       string
+    BLOB                                     binary       binary
+    DATE, DATETIME, TIMESTAMP, …             string       date, timestamp without or with a zone, or string
+    ANY, none, anything else                 string       int64, float64, string or binary
+
+Only string columns take numbers, as their exact text.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from connectors import sqlite_times as times
 from sidecar.model import Scalar
 
 EXACT = 2**53
 """Up to here every integer is a double."""
 
 _NUMERIC = ("NUMERIC", "DECIMAL", "NUMBER", "MONEY", "CURRENCY", "FIXED")
+_TEXTS = ("JSON", "UUID", "GUID", "STRING", "XML", "ENUM")
 _CLASSES = {int: "integer", float: "real", str: "text", bytes: "blob"}
 _NOTHING = type(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Text that is no UTF-8, from its byte *at* on."""
+
+    raw: bytes
+    at: int
+
+
+def decoded(raw: bytes) -> str | Broken:
+    """Return what SQLite holds as text: as text, if it is."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return Broken(raw, error.start)
 
 
 class Misfit(Exception):
@@ -56,6 +80,35 @@ def arrow(declared: str) -> pa.DataType:
     return pa.string()
 
 
+@functools.cache
+def choices(declared: str) -> frozenset[pa.DataType]:
+    """Return the types between which a column's values decide; none where its declaration does."""
+    word, type_ = declared.upper(), arrow(declared)
+    if is_time(declared):
+        return frozenset({pa.string(), times.READING, times.INSTANT, *([times.DATE] if is_date(declared) else ())})
+    if pa.types.is_float64(type_):
+        exact = any(w in word for w in ("REAL", "FLOA", "DOUB"))
+        return frozenset() if exact else frozenset({type_, pa.string()})
+    if pa.types.is_int64(type_):
+        is_flag = "BOOL" in word and "INT" not in word
+        return frozenset({pa.bool_(), type_, pa.float64(), pa.string()}) if is_flag else frozenset()
+    if not keeps_numbers(declared) or any(w in word for w in _TEXTS) or word.split("(")[0].strip() == "TIME":
+        return frozenset()
+    return frozenset({pa.int64(), pa.float64(), type_, pa.binary()})
+
+
+def is_time(declared: str) -> bool:
+    """Return whether the declaration promises dates, or dates with a time."""
+    word = declared.upper()
+    named = "DATETIME" in word or "TIMESTAMP" in word or is_date(declared)
+    return named and pa.types.is_string(arrow(declared)) and keeps_numbers(declared)
+
+
+def is_date(declared: str) -> bool:
+    """Return whether the declaration promises dates alone."""
+    return declared.strip().upper() == "DATE"
+
+
 def keeps_numbers(declared: str) -> bool:
     """Return whether a column of this declaration that arrives as string may hold numbers all the same."""
     word = declared.upper()
@@ -64,10 +117,36 @@ def keeps_numbers(declared: str) -> bool:
 
 def array(values: Sequence[object], type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return *values* as Arrow, unchanged; Misfit for the first that *type_* cannot hold."""
+    found = _whole(values, type_)
+    return pa.array([_one(v, i, type_) for i, v in enumerate(values)], type_) if found is None else found
+
+
+def fitted(values: Sequence[object], type_: pa.DataType) -> tuple[pa.Array | pa.ChunkedArray, dict[int, str]]:
+    """Return *values* as Arrow, unchanged, or NULL where *type_* cannot hold them: these rows, and why."""
+    found = _whole(values, type_)
+    if found is not None:
+        return found, {}
+    kept: list[object] = []
+    misfits: dict[int, str] = {}
+    for row, value in enumerate(values):
+        try:
+            kept.append(_one(value, row, type_))
+        except Misfit as misfit:
+            misfits[row] = str(misfit)
+            kept.append(None)
+    return pa.array(kept, type_), misfits
+
+
+def _whole(values: Sequence[object], type_: pa.DataType) -> pa.Array | pa.ChunkedArray | None:
+    """Return *values* as *type_*, if it is sure at a glance that all of them fit."""
+    if pa.types.is_temporal(type_):
+        return times.whole(values, type_)
     # pa.array([1, 1.5], pa.int64()) is [1, 1]: classes are looked at before anything is converted.
     classes = set(map(type, values))
     classes.discard(_NOTHING)
-    home, takes = _HOMES[type_]
+    home, _ = _HOMES[type_]
+    if pa.types.is_boolean(type_):
+        return None if classes - {int} or set(values) - {0, 1, None} else pa.array(values, pa.int64()).cast(type_)
     if classes <= {home}:
         return pa.array(values, type_)
     if home is float and classes <= {float, int}:
@@ -75,10 +154,24 @@ def array(values: Sequence[object], type_: pa.DataType) -> pa.Array | pa.Chunked
             pa.ArrowInvalid
         ):  # an integer beyond 2**53: the slow way finds out which, and if it fits
             return pa.array(values, type_)
-    if strangers := classes.difference(takes):
-        row = next(i for i, v in enumerate(values) if type(v) in strangers)
-        raise Misfit(row, f"holds a value of class {class_of(values[row])}, where its type takes {_CLASSES[home]}")
-    return pa.array([None if v is None else takes[type(v)](v, i) for i, v in enumerate(values)], type_)
+    return None
+
+
+def _one(value: object, row: int, type_: pa.DataType) -> object:
+    """Return *value* as Arrow takes it for *type_*; Misfit if it cannot."""
+    if value is None:
+        return None
+    if isinstance(value, Broken):
+        raise Misfit(row, f"holds text that is not valid UTF-8, byte {value.at} ({value.raw[value.at]:#04x})")
+    if pa.types.is_temporal(type_):
+        found = times.one(value, type_)
+        if found is None:
+            raise Misfit(row, f"holds a value of class {class_of(value)} that is no {_NAMES[type_]}")
+        return found
+    home, takes = _HOMES[type_]
+    if type(value) not in takes:
+        raise Misfit(row, f"holds a value of class {class_of(value)}, where its type takes {_CLASSES[home]}")
+    return takes[type(value)](value, row)
 
 
 def class_of(value: object) -> str:
@@ -117,10 +210,22 @@ def _double(value: object, row: int) -> object:
     return float(value)
 
 
+def _flag(value: object, row: int) -> object:
+    if value not in (0, 1):
+        raise Misfit(row, "holds an integer that is neither 0 nor 1, in a column that held nothing else")
+    return bool(value)
+
+
 _Takes = dict[type, Callable[[object, int], object]]
 _HOMES: dict[pa.DataType, tuple[type, _Takes]] = {
     pa.int64(): (int, {int: _same}),
     pa.float64(): (float, {float: _same, int: _double}),
     pa.string(): (str, {str: _same, int: _text, float: _text}),
     pa.binary(): (bytes, {bytes: _same}),
+    pa.bool_(): (int, {int: _flag}),
+}
+_NAMES = {
+    times.DATE: "date",
+    times.READING: "time without a zone",
+    times.INSTANT: "time with a zone, nor a number that counts time",
 }

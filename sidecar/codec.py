@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import pyarrow as pa
@@ -37,6 +37,23 @@ def digest(values: Sequence[Scalar]) -> bytes:
     JSON.
     """
     return blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def bad(reasons: Mapping[str, str], row: Mapping[str, object]) -> str:
+    """Return what a page's `sidecar:bad` says of a row: by column, why its value does not fit, and the whole row.
+
+    Texts, integers, booleans and NULL stand for themselves; a float is `{"real": …}` in Python's own, exact notation,
+    bytes are `{"blob": …}` in base64, and what else a source has brings such an object along.
+    """
+
+    def exact(value: object) -> object:
+        if isinstance(value, bytes):
+            return {"blob": base64.b64encode(value).decode()}
+        return {"real": repr(value)} if isinstance(value, float) else value
+
+    return json.dumps(
+        {"bad": dict(reasons), "row": {name: exact(value) for name, value in row.items()}}, separators=(",", ":")
+    )
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> list[Scalar]:

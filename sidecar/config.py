@@ -27,7 +27,7 @@ from sidecar import values
 from sidecar.clock import SECOND
 from sidecar.environment import Expanded, expand
 from sidecar.errors import SettingsError
-from sidecar.model import Scalar
+from sidecar.model import OnBadValue, Scalar
 from sidecar.scrub import Secrets, in_url
 from sidecar.words import did_you_mean, section
 
@@ -102,6 +102,7 @@ class TableSettings(_Section):
     updated_at_unit: Unit | None = None
     schema_change: Literal["evolve", "fail"] | None = None
     backfill_added: bool | None = None
+    on_bad_value: OnBadValue | None = None
     sinks: Names | None = None
     numeric: Annotated[ByColumn, PlainValidator(values.by_column(values.numeric))] | None = None
     infinity: Annotated[ByColumn, PlainValidator(values.by_column(_INFINITY))] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, ClassVar
@@ -95,7 +95,8 @@ class SourceConnector(ABC):
         A pass without a cursor is in order of the key, and its positions are keys.
 
         Columns: those of `page.tracked.columns` in order, with their `arrow` types, then any other column needed (key,
-        `updated_at`, `created_at`, `deleted_at`), then optionally
+        `updated_at`, `created_at`, `deleted_at`). The key and the cursors, however, in the types that the table itself
+        gives them: by those they are ordered, compared and remembered. Then optionally
 
         sidecar:cursor   int64; the pass's cursor as a comparable integer, where the column itself cannot carry it
                          (`infinity` is `INFINITY`). It then stands in positions in place of the column's value. In a
@@ -103,9 +104,22 @@ class SourceConnector(ABC):
         sidecar:version  int64; the row version's number in the source, at or above `Horizon.floor` if it is new.
                          Without it, Sidecar tells what it has delivered by the row's content.
         sidecar:deleted  bool; the row is soft-deleted. Without it: `deleted_at` is neither NULL nor in `not_deleted`.
+        sidecar:value:…  for a key or cursor column that is delivered in another type: its values in that.
+        sidecar:bad      string; NULL for a row that is as it should be. Otherwise a column's type cannot hold its
+                         value: NULL stands in the value's place, and here what `codec.bad` makes of the reasons and of
+                         the whole row. `on_bad_value` says what comes of it. Keys are never bad: raise SettingsError.
 
         A NULL key part or a duplicate key must not be hidden. Fewer rows than `limit` means: there are no more.
         """
+
+    def settle(self, tracked: Tracked, held: Callable[[], pa.Schema | None]) -> Tracked:
+        """Return *tracked* with its columns in the types in which they are delivered, from now on.
+
+        For sources whose declarations leave types open. Asked before a table's first poll in a process. What *held*
+        returns, the columns of the table's log, has been decided: only what is not in it may be looked for.
+        """
+        del held
+        return tracked
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ or the number as it is. Positions keep the column's own values; nothing here is 
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -36,6 +37,8 @@ DAY = 86_400 * SECOND
 _DIGITS: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
 _JULIAN, _JULIAN_EPOCH = (2_378_497, 2_500_000), 2_440_587.5
 _YEAR_ONE = -62_135_596_800 * SECOND  # Python's first; earlier times are none to `from_text`
+_YEAR_10000 = 253_402_300_800 * SECOND
+_CALENDAR, _FINER = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]|$)", re.ASCII), re.compile(r"[.,]\d{7}")
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  readings have no zone
 
 
@@ -118,13 +121,7 @@ def from_text(value: str, timezone: str | None = None) -> int | None:
     text = value.strip()
     if len(text) < 10 or text[4] != "-":
         return from_number(text, timezone)
-    if text.endswith(" UTC"):
-        # Ruby writes `… UTC`, Go `… +0000 UTC`.
-        text = text[:-4] if text[-9:-8] in ("+", "-") else text[:-4] + "Z"
-    if (len(text) > 20 and text[-6] == " ") or text[-7:-6] == " ":
-        # An offset that stands apart, as Go and Sequelize write it.
-        date, _, offset = text.rpartition(" ")
-        text = date + offset if offset[:1] in ("+", "-") else text
+    text = _iso(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -140,6 +137,55 @@ def from_text(value: str, timezone: str | None = None) -> int | None:
     if len(text) == 10:
         return found + DAY - 1
     return found + 60 * SECOND - 1 if len(text) == 16 else found
+
+
+def _iso(text: str) -> str:
+    """Return *text*, a time as other languages print it, as ISO 8601."""
+    if text.endswith(" UTC"):
+        # Ruby writes `… UTC`, Go `… +0000 UTC`.
+        text = text[:-4] if text[-9:-8] in ("+", "-") else text[:-4] + "Z"
+    if (len(text) > 20 and text[-6] == " ") or text[-7:-6] == " ":
+        # An offset that stands apart, as Go and Sequelize write it.
+        date, _, offset = text.rpartition(" ")
+        text = date + offset if offset[:1] in ("+", "-") else text
+    return text
+
+
+def exact_text(value: str) -> tuple[int, bool] | None:
+    """Return the microsecond that the text *value* names, and whether it carries a zone; None if it names none.
+
+    Not where it stands as a cursor: a date is the beginning of its day here. What is finer than a microsecond, or no
+    time of the years 1 to 9999 UTC, is none.
+    """
+    text = _iso(value.strip())
+    if not _CALENDAR.match(text) or _FINER.search(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return (moment - _NAIVE_EPOCH) // timedelta(microseconds=1), False
+    at = micros(moment)
+    return (at, True) if is_calendar(at) else None
+
+
+def is_calendar(at: int) -> bool:
+    """Return whether the microsecond *at* lies in the years 1 to 9999, which Python, Arrow's texts and Spark share."""
+    return _YEAR_ONE <= at < _YEAR_10000
+
+
+def exact_number(text: str) -> int | None:
+    """Return the microsecond that a number counts; None if it is no time, or one between two microseconds.
+
+    Julian days are doubles about 40 microseconds apart, so a microsecond tells each of them.
+    """
+    at = from_number(text)
+    if at is None:
+        return None
+    number = Decimal(text)
+    unit = unit_of(number)  # type: ignore[arg-type]
+    return at if unit == "julian" or number * SECOND == Decimal(at) * PER_SECOND[unit or "s"] else None
 
 
 def bound(at: int, tracked: Tracked, kind_: CursorKind) -> int | None:

@@ -12,6 +12,7 @@ import signal
 POINTS = (
     "page-read",
     "schema-written",
+    "rows-set-aside",
     "segment-written",
     "segment-renamed",
     "watermark-saved",

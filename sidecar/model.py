@@ -20,6 +20,7 @@ Memory: TypeAlias = Mapping[str, object] | None
 PassName: TypeAlias = Literal["updated", "deleted", "created", "unstamped", "all"]
 CursorKind: TypeAlias = Literal["instant", "reading", "number", "real", "text"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+OnBadValue: TypeAlias = Literal["error", "null", "quarantine"]
 
 PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped", "all")
 """The passes in the order in which a poll makes them; "all" is the only one of its poll."""
@@ -27,8 +28,9 @@ PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped", "a
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
 
-CURSOR, VERSION, DELETED = "sidecar:cursor", "sidecar:version", "sidecar:deleted"
-"""Columns that a connector may add to a page; see `SourceConnector.read`."""
+CURSOR, VERSION, DELETED, BAD = "sidecar:cursor", "sidecar:version", "sidecar:deleted", "sidecar:bad"
+VALUE = "sidecar:value:"
+"""Columns that a connector may add to a page (the last one before a column's name); see `SourceConnector.read`."""
 
 METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 """The metadata columns' names, behind the prefix."""
@@ -110,8 +112,9 @@ class Pass:
 class Tracked:
     """A table and how it is followed: the settings with every default resolved against the source.
 
-    Durations are microseconds. `columns` are the ones delivered, in the source's order; the key and the cursor columns
-    are always among those *read*. `sinks` are the names of the sinks that the table goes to.
+    Durations are microseconds. `columns` are the ones delivered, in the source's order and in the types in which they
+    are delivered; the table's own columns have those in which keys and cursors are read and compared. The key and the
+    cursor columns are always among those *read*. `sinks` are the names of the sinks that the table goes to.
     """
 
     table: Table
@@ -132,6 +135,7 @@ class Tracked:
     schema_change: Literal["evolve", "fail"] = "evolve"
     backfill_added: bool = False
     metadata_prefix: str = "_"
+    on_bad_value: OnBadValue = "error"
     sinks: tuple[str, ...] = ()
     wishes: Wishes = field(default_factory=Wishes)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import evolution, faults, horizon, renumbered, rows
+from sidecar import evolution, faults, horizon, quarantine, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
@@ -223,6 +223,7 @@ def _page(
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
         after = dataclasses.replace(after, shape=rows.shape(data))
+    good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
     if len(fresh) or (same is not None and remembered):
@@ -230,16 +231,18 @@ def _page(
         number = after.offset + 1
         after = dataclasses.replace(after, offset=number)
         origin = "soft_delete" if scan.name == "deleted" else "poll"
-        changes = to_changes(fresh, number, progress.horizon.now, origin)
+        changes = to_changes(good, number, progress.horizon.now, origin)
+        if tracked.on_bad_value == "quarantine":
+            quarantine.set_aside(log, number, aside, progress.horizon.now)
         log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
-        offset = number if len(fresh) else None
+        offset = number if len(good) else None
     if after != mark or remembered:
         store.save(tracked.name, after, remembered)
         faults.point("watermark-saved")
     if after.progress is None:
         after = _clean_up(tracked, store, mark, after)
         faults.point("poll-completed")
-    step = Step(tracked.name, len(data), len(fresh), offset, after.progress is None, late=late)
+    step = Step(tracked.name, len(data), len(good), offset, after.progress is None, late=late)
     return step, after
 
 

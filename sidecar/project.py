@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import config, consumers, cursor, evolution, recovery, tracking
+from sidecar import config, consumers, cursor, evolution, quarantine, recovery, tracking
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
@@ -46,6 +46,7 @@ class TableStatus:
     error: str | None
     hold: Hold | None = None
     late: int = 0
+    quarantined: int = 0
 
 
 class Sidecar:
@@ -61,6 +62,7 @@ class Sidecar:
         self._connector: SourceConnector | None = None
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
+        self._settled: dict[str, tuple[Tracked, Tracked]] = {}
         self.damaged: dict[str, StateDamaged] = {}
         """The tables whose log and state do not fit together; they are not polled until that is mended."""
 
@@ -98,6 +100,17 @@ class Sidecar:
         """Ask the source anew for its tables at the next use."""
         self.__dict__.pop("tracked", None)
 
+    def settled(self, tracked: Tracked) -> Tracked:
+        """Return *tracked* with the types in which its columns are delivered: as its log has them, once it has."""
+        known = self._settled.get(tracked.name)
+        if known is not None and known[0] == tracked:
+            return known[1]
+        log = self.log(tracked.name)
+        found = self.connector.settle(tracked, log.schema)
+        if log.last() or found is tracked:
+            self._settled[tracked.name] = tracked, found
+        return found
+
     # -- what users do -------------------------------------------------------------------------------------------------
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
@@ -127,7 +140,7 @@ class Sidecar:
         log = self.log(table)
         schema = log.schema()
         if schema is None:
-            schema = change_schema(self._known(table))
+            schema = change_schema(self.settled(self._known(table)))
         return feed.dataframe(spark, log, since, until, schema)
 
     def watermark(self, table: str) -> Watermark | None:
@@ -162,7 +175,7 @@ class Sidecar:
 
         The position stays. Changes from before a column's type was changed are read apart from those after it.
         """
-        tracked = self._known(table)
+        tracked = self.settled(self._known(table))
         log, mark = self.log(tracked.name), self.store.watermark(tracked.name)
         held, now = log.schema(), change_schema(tracked)
         found = [] if held is None else evolution.changes(held, now)
@@ -194,6 +207,7 @@ class Sidecar:
                     error=error,
                     hold=mark.hold,
                     late=mark.late,
+                    quarantined=quarantine.count(self.log(name), mark.offset),
                 )
             )
         return found
@@ -268,7 +282,7 @@ class Sidecar:
             self._give_up(log, tracked)
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
-        empty = change_schema(tracked).empty_table()
+        empty = change_schema(self.settled(tracked)).empty_table()
         log.append(offset, empty, mark, {}, committed=self.clock.now(), origin="poll", moved=True)
         store.save(tracked.name, mark, {}, forget_all=True)
         return mark

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 
+from sidecar import quarantine
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
 from sidecar.model import PassMark, PassName, Watermark
@@ -31,6 +32,7 @@ def recover(log: ChangeLog, store: WatermarkStore) -> int:
             f"{log.folder}: ends at offset {last}, but {known} had been written: segments are missing. Put them back; "
             f"or give these changes up and read the whole table again: sidecar watermark reset {log.table}"
         )
+    quarantine.sweep_up(log, last)
     applied = 0
     if last > known:
         for watermark, remembered, moved in log.replay(known):

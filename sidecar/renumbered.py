@@ -56,9 +56,10 @@ def unchanged(found: Rows, held: Mapping[bytes, bytes]) -> Flags:
     """Return which rows are in the log as they are."""
     names = [c.name for c in found.tracked.columns]
     change_type = found.tracked.metadata_prefix + METADATA[0]
+    # Keys in the form in which the log has them, too.
     data = found.delivered().append_column(change_type, found.change_types())
-    digests = _digests(data, [change_type, *names])
-    same = (held.get(key) == digest for key, digest in zip(found.keys(), digests, strict=True))
+    digests, keys = _digests(data, [change_type, *names]), keys_of(found.tracked, data)
+    same = (held.get(key) == digest for key, digest in zip(keys, digests, strict=True))
     return np.fromiter(same, bool, len(found))
 
 

@@ -7,6 +7,7 @@ its content with the cursor values that will close it.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,19 @@ import pyarrow.compute as pc
 from sidecar import classify, codec
 from sidecar.cursor import NONE, Flags, Integers, comparable
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Page, PassName, Position, Scalar, Tracked
+from sidecar.model import (
+    BAD,
+    CURSOR,
+    DELETED,
+    INFINITY,
+    VALUE,
+    VERSION,
+    Page,
+    PassName,
+    Position,
+    Scalar,
+    Tracked,
+)
 
 _VERSION, _CONTENT = b"v", b"c"
 _INTEGER = b"integer "
@@ -63,8 +76,10 @@ class Rows:
         return classify.change_types(self.updated, self.created, self.gone, classify.tolerance(self.tracked))
 
     def delivered(self) -> pa.Table:
-        """Return the columns that users see, in the source's order."""
-        return self.data.select([c.name for c in self.tracked.columns])
+        """Return the columns that users see, in the source's order and in the types that users see."""
+        names = [c.name for c in self.tracked.columns]
+        typed = [VALUE + n if VALUE + n in self.data.column_names else n for n in names]
+        return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
 
 
 def keys_of(tracked: Tracked, data: pa.Table) -> list[bytes]:
@@ -128,7 +143,9 @@ def above(rows: Rows, page: Page) -> Rows:
 
 def shape(data: pa.Table) -> tuple[str, ...]:
     """Return the columns that a fingerprint is made of."""
-    return tuple(n for n in data.column_names if n not in (CURSOR, VERSION))
+    # What stands for a key or a cursor is in itself a fingerprint's part; its delivered form says nothing more.
+    ours = (CURSOR, VERSION, BAD)
+    return tuple(n for n in data.column_names if n not in ours and not n.startswith(VALUE))
 
 
 def tokens(rows: Rows, columns: Sequence[str] | None = None) -> list[bytes]:
@@ -139,6 +156,10 @@ def tokens(rows: Rows, columns: Sequence[str] | None = None) -> list[bytes]:
         return []
     stamps = zip(*(ranks.tolist() for ranks in _ranks(rows)), strict=True)
     content = codec.rows(rows.data, shape(rows.data) if columns is None else columns)
+    if BAD in rows.data.column_names and rows.data.column(BAD).null_count < len(rows):
+        # A row is the same in a page with and without bad ones; a bad value, NULL in its column, tells itself.
+        marks = rows.data.column(BAD).to_pylist()
+        content = (r if m is None else (*r, str(json.loads(m)["row"])) for r, m in zip(content, marks, strict=True))
     return [
         _CONTENT + _CONTENT_FORMAT.pack(blake2b(repr(row).encode(), digest_size=16).digest(), *stamp)
         for row, stamp in zip(content, stamps, strict=True)

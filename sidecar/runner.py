@@ -184,7 +184,7 @@ class Runner:
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
         log = self.sidecar.log(tracked.name)
-        for step in poll(connector, tracked, log, store):
+        for step in poll(connector, self.sidecar.settled(tracked), log, store):
             result.add(step)
             if self.on_step is not None:
                 self.on_step(step)

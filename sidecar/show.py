@@ -49,6 +49,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             "held_by": None if t.hold is None else t.hold.by,
             "held_s": None if t.hold is None else _held_for(t),
             "late": t.late,
+            "quarantined": t.quarantined,
             "error": t.error,
         }
         for t in tables
@@ -95,6 +96,8 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
         well = "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
         if row["late"]:
             well += f", {row['late']:,} rows came later than lookback"
+        if row["quarantined"]:
+            well += f", {row['quarantined']:,} rows are set aside"
         state = row["error"] or _held(row) or well
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
         found.add_row(

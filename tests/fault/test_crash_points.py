@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 POLL_POINTS = ("page-read", "segment-written", "segment-renamed", "watermark-saved", "poll-completed")
 SCHEMA_POINTS = ("schema-written",)
 RETENTION_POINTS = ("floor-written", "segment-dropped")
+QUARANTINE_POINTS = ("rows-set-aside",)
 COUNTS = {name: (1, 2) if name == "poll-completed" else (1, 2, 5) for name in POLL_POINTS}
 
 
@@ -40,7 +41,7 @@ def test_every_point_that_the_code_passes_is_tried() -> None:
     code = "".join(p.read_text() for p in Path(faults.__file__).parent.glob("*.py"))
     passed = set(re.findall(r'faults\.point\("([\w-]+)"\)', code))
     assert passed <= set(faults.POINTS)
-    assert {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *SINK_POINTS} == passed
+    assert {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *QUARANTINE_POINTS, *SINK_POINTS} == passed
 
 
 @pytest.mark.parametrize("name", POLL_POINTS)

@@ -16,6 +16,8 @@ from sidecar.clock import FakeClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SourceUnavailable
 from sidecar.model import DELETED, Page, Pass, PassName, Position, Table, Tracked
+from sidecar.quarantine import sorted_out
+from sidecar.rows import from_page
 from tests.conftest import SQLiteFile
 
 
@@ -50,7 +52,9 @@ def rows(
     found: list[dict[str, Any]] = []
     names = ((scan.cursor,) if scan.cursor else ()) + table.key
     while True:
-        data = source.read(Page(table, scan, closed or {}, after, limit))
+        page = Page(table, scan, closed or {}, after, limit)
+        data = source.read(page)
+        sorted_out(from_page(page, data)[0])
         assert len(data) <= limit
         found += data.to_pylist()
         if len(data) < limit:
