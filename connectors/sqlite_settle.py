@@ -65,7 +65,7 @@ def settle(
         plain = _plain(connection, tracked, [c for c in unknown if c.arrow == _REAL])
         known |= plain
         if rest := [c for c in unknown if c.name not in plain]:
-            known |= _decided(_scan(connection, tracked, rest))
+            known |= _decided(_scan(connection, tracked, rest), is_empty=_is_empty(connection, tracked))
     return replace(tracked, columns=tuple(replace(c, arrow=known.get(c.name, c.arrow)) for c in tracked.columns))
 
 
@@ -118,8 +118,16 @@ def _scan(connection: sqlite3.Connection, tracked: Tracked, columns: Sequence[Co
     return found
 
 
-def _decided(found: Mapping[Column, _Holds]) -> dict[str, pa.DataType]:
+def _is_empty(connection: sqlite3.Connection, tracked: Tracked) -> bool:
+    return not connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted(tracked.name)})").fetchone()[0]
+
+
+def _decided(found: Mapping[Column, _Holds], *, is_empty: bool) -> dict[str, pa.DataType]:
     decided = {column_.name: decide(column_, holds) for column_, holds in found.items()}
+    if is_empty:
+        # Nothing is kept of it: the first rows decide. But whoever asks for the columns before is told the likeliest.
+        usual = {c.name: times.DATE if types.is_date(c.type) else times.READING for c in found if types.is_time(c.type)}
+        return decided | usual
     # A time that no row has yet (deleted_at, most often) will be written as the table's other times of its kind are.
     for column_, holds in found.items():
         if types.is_time(column_.type) and holds.times is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sidecar import rows
 from sidecar.changelog import ChangeLog
 from sidecar.model import Watermark
 from sidecar.state import WatermarkStore
@@ -14,8 +13,8 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
     """Drop *log*'s segments committed before *before* (microseconds UTC) that all *consumers* have; return how many.
 
     What a rebuild of the state would need of them is first written beside the log. The newest segment always stays; so
-    does one with rows that the source may show again, where it numbers its versions: should it number them anew, only
-    what the log holds of a row tells that it has been delivered.
+    does one whose rows are not closed yet, where the source numbers its versions: should it number them anew, only what
+    the log holds of a row tells that it has been delivered.
     """
     mark = store.watermark(log.table)
     if mark is None:
@@ -28,14 +27,18 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
         metadata = log.metadata(segment.offset)
         if metadata is None or metadata.committed >= before:
             break
-        if mark.era is not None and _may_return(log, store, mark, segment.offset):
+        if mark.era is not None and not _is_closed(metadata.watermark, mark):
             break
         through = segment.offset
     return log.drop(through, mark, dict(store.remembered(log.table))) if through else 0
 
 
-def _may_return(log: ChangeLog, store: WatermarkStore, mark: Watermark, offset: int) -> bool:
-    """Return whether the source may show again what segment *offset* has delivered."""
-    expired = rows.expired(mark.closed(), mark.since)
-    delivered = {key: value for key, value in log.remembered(offset).items() if value and not expired(value)}
-    return store.recall(log.table, list(delivered)) != [None] * len(delivered)
+def _is_closed(then: Watermark, now: Watermark) -> bool:
+    """Return whether all that had been seen as of *then* is closed by *now*; stamps in the future are never seen."""
+    seen = then.marks if then.progress is None else then.progress.closing
+    closed = now.closed()
+    for name, mark in seen.items():
+        limit = closed.get(name)
+        if mark.greatest and (limit is None or limit < mark.greatest[-1][1]):
+            return False
+    return True

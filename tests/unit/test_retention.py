@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from sidecar import consumers, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.errors import LogTruncated
+from sidecar.model import PassMark, PassName, Watermark
 from sidecar.retention import drop_old
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
@@ -52,17 +52,19 @@ def test_the_newest_segment_stays(tmp_path: Path) -> None:
     assert log.schema() is not None
 
 
-def test_what_a_source_may_show_under_another_number_stays(tmp_path: Path) -> None:
-    """Should it number its versions anew, only the log tells that they have been delivered."""
+def test_what_is_not_closed_stays_where_a_source_may_number_it_anew(tmp_path: Path) -> None:
+    """Should it do so, only the log tells that it has been delivered."""
+
+    def at(offset: int, seen: int, closed: int | None = None) -> Watermark:
+        marks: dict[PassName, PassMark] = {"updated": PassMark(closed, ((1, seen),))}
+        return Watermark("id by u", offset=offset, marks=marks, era="server#0")
+
     log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
-    for offset in range(1, 5):
-        at = dataclasses.replace(mark(offset), era="server#0", since=7)
-        version = b"v" + (5 if offset == 1 else 9).to_bytes(8, "big")
-        log.append(offset, changes(offset), at, {b"%016d" % offset: version}, committed=10, origin="poll")
+    for offset, seen in enumerate((10, 20, 30, 40), 1):
+        log.append(offset, changes(offset), at(offset, seen), {}, committed=10, origin="poll")
     recovery.recover(log, store)
-    # The first one's version lies below what may be met again, the second one's does not.
-    assert drop_old(log, store, [], before=10**9) == 1
-    store.save("t", dataclasses.replace(mark(4), era="server#0", since=10), {})
+    assert drop_old(log, store, [], before=10**9) == 0
+    store.save("t", at(4, 40, closed=20), {})
     assert drop_old(log, store, [], before=10**9) == 2
 
 
