@@ -20,10 +20,10 @@ from psycopg.types.json import set_json_loads
 from benchmarks import workload
 from benchmarks.bench import NAMES, Bench, project
 from benchmarks.measure import Answer, Contender, Sample, take_turns, timed
-from benchmarks.poll_size import LOOKBACK, TURNS, change
+from benchmarks.poll_size import LOOKBACK, REST, TURNS, change
 from sidecar.clock import SystemClock
 from sidecar.files import write_durably
-from sidecar.project import Sidecar
+from sidecar.runner import Runner
 
 CHANGES = (0, 1_000, 100_000)
 AIM = 1.3
@@ -38,27 +38,37 @@ def ask(bench: Bench) -> list[Answer]:
 
 def _ask(bench: Bench, changes: int) -> Answer:
     contenders: list[Contender] = []
+    clock = SystemClock()
     with contextlib.ExitStack() as stack:
         for scheme in bench.sources:
             url = stack.enter_context(bench.copy(scheme, bench.small))
-            turns, clock = itertools.count(), SystemClock()
-
-            def prepare(url: str = url, turns: itertools.count[int] = turns, clock: SystemClock = clock) -> None:
-                # What was changed before has stood for lookback: both find what is changed now, and nothing else.
-                if not changes:
-                    return
-                clock.sleep(LOOKBACK * 1.2)
-                change(url, workload.spread(bench.small, changes, next(turns)), clock.now())
-                os.sync()
-
             naive, ours = f"{NAMES[scheme]}: plain watermark", f"{NAMES[scheme]}: Sidecar"
             folder = stack.enter_context(bench.scratch())
             plain = stack.enter_context(Plain(folder, url))
             sc = stack.enter_context(project(folder, url, table=f'lookback = "{LOOKBACK:g}s"', sinks=False))
             sc.set_watermark("orders", "2025-12-31T00:00:00Z")
-            # Both of a pair find the same changes: the second one runs on what the first one prepared.
-            contenders.append(Contender(naive, _turn(prepare, plain.poll, changes, sc.poll)))
-            contenders.append(Contender(ours, _turn(prepare, _polled(sc), changes, plain.poll), naive, AIM))
+            runner, turns = Runner(sc), itertools.count()
+
+            def polled(runner: Runner = runner) -> int:
+                return runner.poll()["orders"].rows
+
+            def prepare(
+                url: str = url,
+                turns: itertools.count[int] = turns,
+                both: tuple[Callable[[], int], ...] = (plain.poll, polled),
+            ) -> None:
+                if not changes:
+                    return
+                # As in a loop: what was changed before has stood for lookback, and a poll has seen that it did. So both
+                # find what is changed now, and read nothing else.
+                clock.sleep(LOOKBACK * REST)
+                for poll in both:
+                    poll()
+                change(url, workload.spread(bench.small, changes, next(turns)), clock.now())
+                os.sync()
+
+            contenders.append(Contender(naive, _turn(prepare, plain.poll, changes, polled)))
+            contenders.append(Contender(ours, _turn(prepare, polled, changes, plain.poll), naive, AIM))
         results = take_turns(contenders, bench.runs * TURNS, say=bench.say)
     notes = [
         "The plain one: `WHERE (updated_at, id) > … ORDER BY updated_at, id` on a held connection; the rows to "
@@ -69,10 +79,6 @@ def _ask(bench: Bench, changes: int) -> Answer:
         notes.append(f"The mean of {POLLS} polls in a row. Sidecar asks first whether anything can have changed.")
     title = f"A poll that finds {changes:,} changes among {bench.small:,} rows"
     return Answer(f"poll_cost_{changes}", title, "s", results, notes)
-
-
-def _polled(sc: Sidecar) -> Callable[[], int]:
-    return lambda: sc.poll()["orders"].rows
 
 
 def _turn(

@@ -156,8 +156,13 @@ def describe(session: Session, name: str) -> Table:
 
 _OUTLINE = """
 SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
-  '/', attnum, attname, atttypid, atttypmod, attndims, attnotnull, attisdropped, attacl), ',' ORDER BY attnum))
-FROM pg_catalog.pg_attribute WHERE attrelid = %s::pg_catalog.regclass AND attnum > 0
+  '/', attrelid, attnum, attname, atttypid, atttypmod, attndims, attnotnull, attisdropped, attacl), ','
+  ORDER BY attrelid, attnum))
+FROM pg_catalog.pg_attribute, (SELECT %s::pg_catalog.regclass::oid AS oid) AS own
+WHERE attnum > 0 AND (attrelid = own.oid OR attrelid IN (
+  SELECT made.typrelid FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+  JOIN pg_catalog.pg_type AS made ON made.oid IN (t.oid, t.typelem, t.typbasetype)
+  WHERE a.attrelid = own.oid AND a.attnum > 0 AND made.typrelid <> 0))
 """
 
 

@@ -107,11 +107,18 @@ _SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 # To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
 # begins in between has a later clock. The prepared ones are looked up last: what is prepared meanwhile was still a
 # session. Vacuum and senders of WAL write no rows, nor do another database's sessions.
+#
+# A session with track_activities off does not say what it does: then the numbers have to do.
 _RUNNING = """\
-SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, oldest.began, oldest.who, (
+SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who, (
     SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
     ORDER BY prepared LIMIT 1
-) FROM (SELECT) AS one LEFT JOIN LATERAL (
+), EXISTS (
+    SELECT FROM pg_catalog.pg_stat_activity
+    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'walsender')
+    AND (state = 'disabled' OR backend_xid IS NOT NULL AND xact_start IS NULL)
+) FROM (SELECT pg_catalog.clock_timestamp() AS asked OFFSET 0) AS one LEFT JOIN LATERAL (
     SELECT (extract(epoch FROM xact_start) * 1000000)::int8 AS began, pg_catalog.concat(
         'session ', pid, ' of ', usename, CASE WHEN application_name <> '' THEN ', ' || application_name END,
         ', ', state
@@ -124,7 +131,10 @@ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, oldes
 
 
 # What has not been replayed was written after this. To be read before the snapshot is taken, for the same reason.
-_REPLAYED = "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8"
+_REPLAYED = (
+    "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8,"
+    " pg_catalog.pg_is_in_recovery()"
+)
 
 
 class Session:
@@ -303,11 +313,16 @@ class Session:
         if self.server.sees_sessions:
             seen = self.connection.execute(_RUNNING).fetchone()
             assert seen is not None
-            running = Running(*seen)
+            *what, hidden = seen
+            running = None if hidden else Running(*what)
         if self.server.standby:
             last = self.connection.execute(_REPLAYED).fetchone()
             assert last is not None
-            (replayed,) = last
+            replayed, standby = last
+            if not standby:
+                # Promoted while the connection was held: it is another server now.
+                self._server = _server(self.connection)
+                return self._view()
         cursor = self.connection.execute(f"{BEGIN}; {_VIEW}")
         cursor.nextset()
         row = cursor.fetchone()

@@ -137,6 +137,7 @@ def _asks(sieve: Sieve) -> bool:
     return sieve.infinity == "null"
 
 
+_DIGITS = 38
 _CHANGED = "If its type has changed meanwhile, run again"
 _SPECIAL = pa.array(["NaN", "Infinity", "-Infinity"], pa.string())
 
@@ -157,11 +158,13 @@ def _numerics(texts: pa.Array, type_: pa.DataType, rows: Rows, sieve: Sieve) -> 
 
 
 def _decimals(texts: pa.Array, type_: pa.DataType, rows: Rows, sieve: Sieve) -> pa.Array:
-    try:
-        return pc.cast(texts, type_)
-    except pa.ArrowInvalid:
-        # Something is lost, or there are more than 38 digits and the last of them are zeros: one by one, then.
-        pass
+    # Arrow's cast wraps around at 128 bits, without a word, for texts of more digits than that.
+    if (pc.max(pc.utf8_length(texts)).as_py() or 0) <= _DIGITS:
+        try:
+            return pc.cast(texts, type_)
+        except pa.ArrowInvalid:
+            # Something is lost, or the last digits are zeros: one by one, then.
+            pass
     least = decimal.Decimal(1).scaleb(-type_.scale)
     found: list[decimal.Decimal | None] = []
     with decimal.localcontext(decimal.Context(prec=max(type_.precision, 1), traps=[])) as context:

@@ -55,7 +55,9 @@ def settle(
     connect: Callable[[], sqlite3.Connection], tracked: Tracked, held: Callable[[], pa.Schema | None]
 ) -> Tracked:
     """Return *tracked* with the types in which its columns are delivered; *held* is what the log has of it."""
-    open_ = [c for c in tracked.columns if types.choices(c.type)]
+    # A key stays as it is stored: two texts of one time are two keys.
+    is_key = {c.name for c in tracked.columns if c.name in tracked.key and types.is_time(c.type)}
+    open_ = [c for c in tracked.columns if types.choices(c.type) and c.name not in is_key]
     if not open_:
         return tracked
     known = _known(open_, held())

@@ -18,7 +18,7 @@ import base64
 import bisect
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -133,6 +133,26 @@ class ChangeLog:
         found = self._segments()
         return self._schema(found[-1]) if found else None
 
+    def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:
+        """Return what has become of the newest segment's columns in *schema*.
+
+        A column that was there before, in a segment that is still read together with the newest, comes back as what it
+        was: so one that was dropped and is added as another type has changed.
+        """
+        held = self.schema()
+        found = [] if held is None else evolution.changes(held, schema)
+        added = {change.column: at for at, change in enumerate(found) if change.kind == "added"}
+        since = None
+        for version in self.schemas() if added else ():
+            since = version.since if since is None else since
+            if version.first < since:
+                break
+            for name in added.keys() & set(version.schema.names):
+                before = version.schema.field(name).type
+                if not evolution.widens(before, schema.field(name).type):
+                    found[added[name]] = evolution.Change(name, before, schema.field(name).type)
+        return found
+
     def schemas(self) -> Iterator[SchemaVersion]:
         """Yield what the columns have been, the newest version first, as far back as there are segments."""
         found = self._segments()
@@ -219,6 +239,8 @@ class ChangeLog:
         if before is None or before[0] != offset - 1:
             last = Segment(offset - 1, self.path(offset - 1))
             if not last.path.exists():
+                # A log that begins anew: what was said of an older one's columns is over.
+                (self.folder / "_common_metadata").unlink(missing_ok=True)
                 return 1, offset
             found = self._metadata(last.path)
             before = last.offset, self._schema(last), found.schema_version, found.schema_since
@@ -229,7 +251,8 @@ class ChangeLog:
         names = schema.remove_metadata()
         write_durably(self.folder / "_common_metadata", lambda aside: _parquet().write_metadata(names, aside))
         faults.point("schema-written")
-        return version + 1, since if evolution.compatible(held, schema) else offset
+        alike = all(change.kind != "changed" for change in self.changes(schema))
+        return version + 1, since if alike else offset
 
     def sweep_up(self) -> None:
         """Remove what a killed writer left half-written, and what a killed drop left standing."""

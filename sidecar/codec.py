@@ -169,6 +169,7 @@ def _dump_progress(progress: Progress) -> dict[str, object]:
         "closing": {name: _dump_mark(m) for name, m in progress.closing.items()},
         "scan": progress.scan,
         "after": _dump_position(progress.after),
+        "shape": progress.shape,
     }
 
 
@@ -179,7 +180,9 @@ def _load_progress(raw: dict[str, object]) -> Progress:
     marks = {name: _load_mark(m) for name, m in closing.items()}
     now, settled, floor, memory, era, hold = horizon
     view = Horizon(now, settled, floor, memory, era, hold and Hold(*hold))
-    return Progress(view, marks, scan, _load_position(raw["after"]))  # type: ignore[arg-type]
+    shape = raw["shape"]
+    assert isinstance(shape, list)
+    return Progress(view, marks, scan, _load_position(raw["after"]), tuple(shape))  # type: ignore[arg-type]
 
 
 def _dump_hold(hold: Hold | None) -> object:

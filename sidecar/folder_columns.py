@@ -33,12 +33,14 @@ def settle(frame: DataFrame, target: str, format_: str, where: str) -> None:
     from pyspark.sql.types import StructType
 
     files = _Folder(frame, target)
-    text = files.read(RECORD)
+    # A kill may have come between taking the old one away and putting the new one in its place.
+    text = files.read(RECORD) or files.read(f"_{RECORD}.new")
     if text is None:
         files.write(RECORD, json.dumps(frame.schema.jsonValue()))
         return
     held = StructType.fromJson(json.loads(text))
-    merged = _merged(held, frame.schema, format_, f"{where}: {target}")
+    is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    merged = _merged(held, frame.schema, format_, f"{where}: {target}", is_exact=is_exact)
     if merged == held:
         return
     if format_ == "parquet":
@@ -47,10 +49,14 @@ def settle(frame: DataFrame, target: str, format_: str, where: str) -> None:
     files.write(RECORD, json.dumps(merged.jsonValue()))
 
 
-def _merged(held: StructType, new: StructType, format_: str, where: str) -> StructType:
+def _merged(held: StructType, new: StructType, format_: str, where: str, *, is_exact: bool) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
-    fields = {field.name: field for field in held}
+    def named(name: str) -> str:
+        # Unless told otherwise, two names that differ in case are one to Spark.
+        return name if is_exact else name.casefold()
+
+    fields = {named(field.name): field for field in held}
     if format_ not in _BY_NAME and held.names != new.names:
         raise SinkError(
             f"{where}: its {format_} files have the columns {', '.join(held.names)}, and now there are "
@@ -58,11 +64,12 @@ def _merged(held: StructType, new: StructType, format_: str, where: str) -> Stru
             "transform"
         )
     for field in new:
-        before = fields.get(field.name)
+        before = fields.get(named(field.name))
         if before is None or _widens(before.dataType, field.dataType):
             if before is not None and before.dataType != field.dataType and format_ not in _WIDENING:
                 raise _other(where, format_, field.name, before.dataType, field.dataType)
-            fields[field.name] = StructField(field.name, field.dataType, True, field.metadata)
+            name = field.name if before is None else before.name
+            fields[named(name)] = StructField(name, field.dataType, True, field.metadata)
         elif not _widens(field.dataType, before.dataType) or format_ not in _WIDENING:
             raise _other(where, format_, field.name, before.dataType, field.dataType)
     return StructType(list(fields.values()))
@@ -115,11 +122,11 @@ class _Folder:
 
     def summarize(self, columns: StructType) -> None:
         """Make SUMMARY say *columns*: the footer of a file without rows does."""
-        aside = f"{self._path}/_staging-columns"
+        aside = f"{self._path}/_columns-staging"
         self._spark.createDataFrame([], columns).coalesce(1).write.mode("overwrite").parquet(aside)
-        (part,) = (s.getPath() for s in self._files.listStatus(self._at("_staging-columns")) if _is_part(s))
+        (part,) = (s.getPath() for s in self._files.listStatus(self._at("_columns-staging")) if _is_part(s))
         self._replace(part, SUMMARY)
-        self._files.delete(self._at("_staging-columns"), True)
+        self._files.delete(self._at("_columns-staging"), True)
 
     def _replace(self, aside: Any, name: str) -> None:
         self._files.delete(self._at(name), False)

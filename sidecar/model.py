@@ -250,6 +250,7 @@ class Progress:
     closing: Mapping[PassName, PassMark]
     scan: PassName
     after: Position | None = None
+    shape: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import evolution, faults, horizon, quarantine, renumbered, rows
+from sidecar import faults, horizon, quarantine, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
@@ -73,7 +73,7 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
-        if tracked.backfill_added and mark.polled is not None and _has_more_columns(tracked, log):
+        if tracked.backfill_added and _has_more_columns(tracked, log):
             mark = _read_again(connector, tracked, log, store, mark)
         # What an interrupted poll has seen is newer than what the one before it has.
         view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
@@ -120,8 +120,7 @@ def check_schema(tracked: Tracked, log: ChangeLog) -> None:
 
     SchemaChanged if a column's type has changed otherwise than by growing, or, with `schema_change = "fail"`, at all.
     """
-    held = log.schema()
-    found = [] if held is None else evolution.changes(held, change_schema(tracked))
+    found = log.changes(change_schema(tracked))
     if not found:
         return
     told = ", ".join(map(str, found))
@@ -160,8 +159,7 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
 
 
 def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
-    held = log.schema()
-    return held is not None and any(c.kind == "added" for c in evolution.changes(held, change_schema(tracked)))
+    return any(change.kind == "added" for change in log.changes(change_schema(tracked)))
 
 
 def _read_again(
@@ -211,6 +209,10 @@ def _page(
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
     faults.point("page-read")
+    if not progress.shape:
+        # The columns at the poll's beginning: should they change before its end, some fingerprints are of these.
+        progress = dataclasses.replace(progress, shape=rows.shape(data))
+        mark = dataclasses.replace(mark, progress=progress)
     found, last = rows.from_page(page, data)
     full = len(data) >= page.limit
     if full:
@@ -222,7 +224,7 @@ def _page(
     after = advance(tracked, mark, last, full=full, added=found_new.met)
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
-        after = dataclasses.replace(after, shape=rows.shape(data))
+        after = dataclasses.replace(after, shape=progress.shape)
     good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
@@ -280,9 +282,11 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     if asked.any():
         some = found.take(asked)
         tokens = rows.tokens(some)
-        # Before a column was added, the same row had another fingerprint: it is no other row for that.
-        had_less = len(mark.shape) > 0 and set(mark.shape) < set(rows.shape(found.data))
-        older = rows.tokens(some, mark.shape) if had_less else tokens
+        # Before a column was added, the same row had another fingerprint: NULL there, it is no other row for that.
+        now, older = rows.shape(some.data), tokens
+        if mark.shape not in ((), now) and set(mark.shape) <= set(now):
+            bare = rows.are_null(some, set(now) - set(mark.shape))
+            older = [o if b else t for o, t, b in zip(rows.tokens(some, mark.shape), tokens, bare, strict=True)]
         for index, key, token, old in zip(np.flatnonzero(asked).tolist(), some.keys(), tokens, older, strict=True):
             before = known[index]
             if before in (token, old):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import config, consumers, cursor, evolution, quarantine, recovery, tracking
+from sidecar import config, consumers, cursor, quarantine, recovery, tracking
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
@@ -63,6 +63,8 @@ class Sidecar:
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
         self._settled: dict[str, tuple[Tracked, Tracked]] = {}
+        self.outlines: dict[str, object] = {}
+        """What the connector said of each table when it was described; see `SourceConnector.outline`."""
         self.damaged: dict[str, StateDamaged] = {}
         """The tables whose log and state do not fit together; they are not polled until that is mended."""
 
@@ -83,7 +85,9 @@ class Sidecar:
     @cached_property
     def tracked(self) -> Mapping[str, Tracked]:
         """The followed tables by name, as the source describes them now."""
-        return {t.name: t for t in tracking.resolve(self.settings, self.connector)}
+        found = {t.name: t for t in tracking.resolve(self.settings, self.connector)}
+        self.outlines = {name: self.connector.outline(t.table) for name, t in found.items()}
+        return found
 
     @property
     def store(self) -> WatermarkStore:
@@ -173,16 +177,28 @@ class Sidecar:
     def accept_schema(self, table: str) -> list[str]:
         """Let the log of *table* go on with the columns that it has now, whatever they were; return what has changed.
 
-        The position stays. Changes from before a column's type was changed are read apart from those after it.
+        The position stays; unless a column was added and `backfill_added` asks for all rows again. Changes from before
+        a column's type was changed are read apart from those after it. SettingsError if the key or a cursor is another:
+        a position in the old one means nothing then.
         """
         tracked = self.settled(self._known(table))
-        log, mark = self.log(tracked.name), self.store.watermark(tracked.name)
-        held, now = log.schema(), change_schema(tracked)
-        found = [] if held is None else evolution.changes(held, now)
-        if found and mark is not None:
+        store, log = self.store, self.log(tracked.name)
+        if tracked.name in self.damaged:
+            raise self.damaged[tracked.name]
+        mark, now = store.watermark(tracked.name), change_schema(tracked)
+        found = log.changes(now)
+        other = [c for c in found if c.kind == "changed" and c.column in (*tracked.key, *tracked.cursors)]
+        if other:
+            raise SettingsError(
+                f'table "{tracked.name}": {other[0]}, and its position is made of it. To begin again: '
+                f"sidecar watermark reset {tracked.name}"
+            )
+        if found and tracked.backfill_added and any(c.kind == "added" for c in found):
+            self._move(tracked, {})
+        elif found and mark is not None:
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             log.append(mark.offset, now.empty_table(), mark, {}, committed=self.clock.now(), origin="poll")
-            self.store.save(tracked.name, mark, {})
+            store.save(tracked.name, mark, {})
         return [str(change) for change in found]
 
     def status(self) -> list[TableStatus]:

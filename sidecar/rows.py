@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -146,6 +146,15 @@ def shape(data: pa.Table) -> tuple[str, ...]:
     # What stands for a key or a cursor is in itself a fingerprint's part; its delivered form says nothing more.
     ours = (CURSOR, VERSION, BAD)
     return tuple(n for n in data.column_names if n not in ours and not n.startswith(VALUE))
+
+
+def are_null(rows: Rows, names: Iterable[str]) -> list[bool]:
+    """Return which rows are NULL in all columns of *names*."""
+    found = np.ones(len(rows), dtype=bool)
+    for name in names:
+        found &= rows.data.column(name).is_null().to_numpy()
+    flags: list[bool] = found.tolist()
+    return flags
 
 
 def tokens(rows: Rows, columns: Sequence[str] | None = None) -> list[bytes]:

@@ -71,7 +71,6 @@ class Runner:
     long_hold: int = LONG_HOLD
     _stale: bool = False
     _quiet: dict[str, object] = field(default_factory=dict)
-    _outlines: dict[str, object] = field(default_factory=dict)
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -154,7 +153,7 @@ class Runner:
                 if not self._has_moved_on(tracked):
                     raise
                 # The table was altered between two statements of this poll.
-                self.sidecar.refresh()
+                self._look_anew()
                 once()
         except SidecarError as error:
             result.error = error
@@ -179,7 +178,7 @@ class Runner:
             return
         self._quiet.pop(tracked.name, None)
         if self._has_moved_on(tracked):
-            self.sidecar.refresh()
+            self._look_anew()
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
@@ -207,9 +206,22 @@ class Runner:
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""
-        before, now = self._outlines.get(tracked.name), self.sidecar.connector.outline(tracked.table)
-        self._outlines[tracked.name] = now
-        return before is not None and before != now
+        before = self.sidecar.outlines.get(tracked.name)
+        return before is not None and before != self.sidecar.connector.outline(tracked.table)
+
+    def _look_anew(self) -> None:
+        """Ask the source what its tables are. If one of them cannot be followed any more, all go on as they were:
+        that one fails at its own poll, and each round asks anew.
+        """
+        known = self.sidecar.__dict__.get("tracked") or {}
+        self.sidecar.refresh()
+        try:
+            _ = self.sidecar.tracked
+        except SidecarError as error:
+            self.sidecar.__dict__["tracked"] = known
+            self.sidecar.outlines = {}
+            self._failed("source", error)
+            self._stale = True
 
     def _tell_of_a_hold(self, tracked: Tracked, hold: Hold | None, now: int) -> None:
         """Say once of each hold that outlasts a minute, and once that it is given up."""

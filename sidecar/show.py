@@ -135,9 +135,11 @@ def newest(log: ChangeLog, count: int) -> tuple[list[dict[str, Any]], bool]:
 
 def changes_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
     """Return changes as a table for people."""
-    found = _table(*(rows[0] if rows else ()))
+    # A table's columns may change on the way.
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    found = _table(*names)
     for row in rows:
-        found.add_row(*_plain(row.values()))
+        found.add_row(*_plain(row.get(name) for name in names))
     return found
 
 

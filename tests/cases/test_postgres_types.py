@@ -233,3 +233,17 @@ def test_times_are_exact_whatever_zone_anyone_is_in(
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     micros = [(datetime.fromisoformat(s).replace(tzinfo=UTC) - epoch) // timedelta(microseconds=1) for s in STAMPS]
     assert found == [(m, s, m, n) for n, (m, s) in enumerate(zip(micros, STAMPS, strict=True))]
+
+
+def test_a_number_of_more_digits_than_a_decimal_has_is_an_error_and_no_other_number(
+    tmp_path: Path, pg: Database
+) -> None:
+    s1 = pg.connect()
+    s1.execute("CREATE TABLE n (id int PRIMARY KEY, n numeric, created_at timestamptz, updated_at timestamptz)")
+    s1.execute("INSERT INTO n VALUES (1, 12345678901234567890123456789012345.1234567890, now(), now())")
+    project = Project(tmp_path, pg.reader_url, {"n": {"numeric": "decimal(38,10)"}})
+    said = project.cli("run", "--once")
+    assert said.code != 0
+    assert 'column "n" (numeric) holds 12345678901234567890123456789012345.1234567890' in said.err
+    s1.execute("UPDATE n SET n = 0.1000000000000000000000000000000000000000, updated_at = now()")
+    assert [row["n"] for row in project.poll()["n"]] == [Decimal("0.1")]

@@ -12,6 +12,7 @@ import pytest
 import sidecar
 from sidecar.clock import FakeClock
 from sidecar.errors import SchemaChanged
+from sidecar.poll import poll
 from sidecar.runner import Runner
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile
@@ -60,10 +61,11 @@ def test_a_column_that_was_added_arrives_and_all_reads_as_one_table(
     )
     assert run(project, spark) == 0
     assert 'table=items schema_changed: column "color" (string) is new: NULL in older rows' in caplog.text
-    assert read(project, spark, "items", "id", "color") == [(1, None), (2, None), (3, "blue")]
+    # The first two are younger than the horizon, and have another content now: they come once more, as they are.
+    expected = [(1, "red"), (1, None), (2, "red"), (2, None), (3, "blue")]
+    assert read(project, spark, "items", "id", "color") == expected
     with sidecar.open(project.path) as sc:
-        feed = sc.dataframe(spark, "items")
-        assert values(feed, "id", "color") == [(1, None), (2, None), (3, "blue")]
+        assert values(sc.dataframe(spark, "items"), "id", "color") == expected
         assert values(sc.dataframe(spark, "items", 0, 1), "id", "color") == [(1, None), (2, None)]
 
 
@@ -212,3 +214,97 @@ def test_a_loop_sees_a_new_column_without_a_restart(
     newest = {str(row["id"]): row for row in rows}
     assert [(newest[key]["color"], "name" in newest[key]) for key in ("4",)] == [("green", False)]
     assert [row["color"] for row in rows if row["id"] == 3 and "name" in row] == ["blue"]
+
+
+def text_key(source: SQLiteFile) -> None:
+    source.connection.executescript(
+        "CREATE TABLE new (id TEXT PRIMARY KEY, name TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);"
+        "INSERT INTO new SELECT * FROM items; DROP TABLE items; ALTER TABLE new RENAME TO items;"
+    )
+
+
+def test_a_key_of_another_type_is_not_accepted_for_its_position_means_nothing_then(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    sqlite_db.connection.executescript(ITEMS)
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}})
+    project.poll()
+    text_key(sqlite_db)
+    sqlite_db.connection.execute("INSERT INTO items VALUES ('x','c','2024-05-01 10:02:00','2024-05-01 10:02:00')")
+    refused = project.cli("schema", "items", "--accept")
+    assert (refused.code, "sidecar watermark reset items" in refused.err) == (2, True)
+    assert project.cli("watermark", "reset", "items").code == 0
+    assert [row["id"] for row in project.poll()["items"]] == ["1", "2", "x"]
+
+
+def test_what_is_written_to_a_new_column_within_the_same_second_arrives(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.executescript(ITEMS)
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}})
+    project.poll()
+    sqlite_db.connection.executescript(
+        "ALTER TABLE items ADD COLUMN color TEXT; UPDATE items SET color = 'red' WHERE id = 2;"
+    )
+    assert [(r["id"], r["color"]) for r in project.poll()["items"]] == [(2, "red")]
+    assert project.poll()["items"] == []
+
+
+def test_a_column_that_comes_while_a_poll_is_interrupted_repeats_nothing(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.executescript(ITEMS)
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {"page_size": 1}})
+    with sidecar.open(project.path) as sc:
+        steps = poll(sc.connector, sc.settled(sc.tracked["items"]), sc.log("items"), sc.store)
+        next(steps)
+        steps.close()
+    sqlite_db.connection.execute("ALTER TABLE items ADD COLUMN color TEXT")
+    for _ in range(3):
+        project.poll()
+    assert [row["id"] for row in project.rows("items")] == [1, 2]
+
+
+def test_a_column_that_went_and_comes_again_as_another_type_is_another_type(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    sqlite_db.connection.executescript(ITEMS + "ALTER TABLE items ADD COLUMN x INTEGER;")
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}})
+    project.poll()
+    for number, change in enumerate(("DROP COLUMN x", "ADD COLUMN x TEXT"), 3):
+        sqlite_db.connection.execute(f"ALTER TABLE items {change}")
+        sqlite_db.connection.execute(
+            "INSERT INTO items (id, created_at, updated_at) VALUES (?, '2024-05-01 10:02:00', '2024-05-01 10:02:00')",
+            (number,),
+        )
+        if number == 3:
+            project.poll()
+    with pytest.raises(SchemaChanged, match='column "x" was int64 and is string now'):
+        project.poll()
+
+
+def test_one_table_that_can_be_followed_no_more_stops_no_other(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.executescript(ITEMS + ITEMS.replace("items", "other"))
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}, "other": {}})
+    with sidecar.open(project.path) as sc:
+        runner = Runner(sc)
+        runner.poll()
+        sqlite_db.connection.executescript(
+            "ALTER TABLE items RENAME COLUMN updated_at TO moved_at;"
+            "INSERT INTO other VALUES (3,'c','2024-05-01 10:02:00','2024-05-01 10:02:00');"
+        )
+        for _ in range(2):
+            results = {t.name: runner.catch_up(t) for t in runner._tables()}
+        assert results["items"].error is not None
+        assert [row["id"] for row in sc.log("other").rows()] == [1, 2, 3]
+
+
+def test_a_column_that_is_written_in_another_case_is_the_same_one_in_a_folder(
+    tmp_path: Path, sqlite_db: SQLiteFile, spark: SparkSession
+) -> None:
+    sqlite_db.connection.executescript(ITEMS)
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}}, sinks=LAKE)
+    assert run(project, spark) == 0
+    sqlite_db.connection.executescript(
+        "ALTER TABLE items RENAME COLUMN name TO NAME;"
+        "INSERT INTO items VALUES (3,'c','2024-05-01 10:02:00','2024-05-01 10:02:00');"
+    )
+    assert run(project, spark) == 0
+    lake = spark.read.parquet(str(project.folder / "lake/items"))
+    assert {(r["id"], r["name"]) for r in lake.collect()} >= {(1, "a"), (2, "b"), (3, "c")}

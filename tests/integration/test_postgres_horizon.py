@@ -202,3 +202,15 @@ def test_a_hold_is_named_in_the_log_and_in_status_and_given_up_where_that_is_ask
     assert project.poll()["t"] == []
     (status,) = json.loads(project.cli("status", "--json").out)
     assert (status["held_by"], status["held_s"]) == (None, None)
+
+
+def test_a_session_that_hides_what_it_does_is_seen_by_its_number(pg: Database, monitor: PostgresConnector) -> None:
+    before = look(monitor)
+    with pg.connect() as writer:
+        writer.execute("SET track_activities = off")
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        during = look(monitor, before.memory)
+        writer.execute("COMMIT")
+    assert during.settled is not None
+    assert during.settled <= before.now

@@ -157,3 +157,20 @@ def test_what_a_standby_has_not_replayed_yet_is_not_closed_however_long_that_tak
     assert [row["id"] for row in follower.poll()] == [2]
     there.close()
     connector.close()
+
+
+def test_a_standby_that_is_promoted_under_a_held_connection_is_a_primary(pg: Database, standby: str) -> None:
+    primary = pg.connect()
+    primary.execute("CREATE TABLE t (id int PRIMARY KEY, created_at timestamptz, updated_at timestamptz)")
+    caught_up(primary, standby)
+    connector = PostgresConnector(Source(standby))
+    followed = tracked(connector, "t")
+    with connector.snapshot():
+        before = connector.horizon(followed, None)
+    with psycopg.connect(standby, user=pg.server.user, password=pg.server.password, autocommit=True) as there:
+        there.execute("SELECT pg_promote()")
+    with connector.snapshot():
+        after = connector.horizon(followed, before.memory)
+    assert after.settled == after.now
+    assert after.era != before.era
+    connector.close()
