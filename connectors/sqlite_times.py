@@ -54,11 +54,11 @@ def _texts(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
         found = pc.cast(values, type_)
     except pa.ArrowInvalid:
         return None
-    if type_ == INSTANT:
-        ends = pc.min_max(pc.cast(found, pa.int64()))
-        if not cursor.is_calendar(ends["min"].as_py()) or not cursor.is_calendar(ends["max"].as_py()):
-            return None
-    return found
+    # Arrow knows a year 0.
+    ends = pc.min_max(pc.cast(found, pa.int32() if type_ == DATE else pa.int64()))
+    scale = cursor.DAY if type_ == DATE else 1
+    inside = all(cursor.is_calendar(ends[name].as_py() * scale) for name in ("min", "max"))
+    return found if inside else None
 
 
 def _numbers(values: Sequence[object]) -> pa.Array | None:
@@ -66,6 +66,8 @@ def _numbers(values: Sequence[object]) -> pa.Array | None:
     ends = pc.min_max(column)
     unit = cursor.unit_of(ends["min"].as_py())
     if unit is None or unit == "julian" or unit != cursor.unit_of(ends["max"].as_py()):
+        return None
+    if not cursor.is_sure(ends["min"].as_py()):
         return None
     per = cursor.PER_SECOND[unit]
     if per <= SECOND:

@@ -158,7 +158,7 @@ def exact_text(value: str) -> tuple[int, bool] | None:
     time of the years 1 to 9999 UTC, is none.
     """
     text = _iso(value.strip())
-    if not _CALENDAR.match(text) or _FINER.search(text):
+    if "\0" in text or not _CALENDAR.match(text) or _FINER.search(text):
         return None
     try:
         moment = datetime.fromisoformat(text)
@@ -175,9 +175,15 @@ def is_calendar(at: int) -> bool:
     return _YEAR_ONE <= at < _YEAR_10000
 
 
+def is_sure(number: int | Decimal) -> bool:
+    """Return whether *number*, an epoch of some unit, is of 2001 or later by its digits, and so of no other unit."""
+    return len(str(int(number))) in (10, 13, 16, 19)
+
+
 def exact_number(text: str) -> int | None:
     """Return the microsecond that a number counts; None if it is no time, or one between two microseconds.
 
+    Nor is it one where its digits leave two answers: seconds of the year 9999 look like milliseconds of 1978.
     Julian days are doubles about 40 microseconds apart, so a microsecond tells each of them.
     """
     at = from_number(text)
@@ -185,6 +191,8 @@ def exact_number(text: str) -> int | None:
         return None
     number = Decimal(text)
     unit = unit_of(number)  # type: ignore[arg-type]
+    if unit != "julian" and not is_sure(number):
+        return None
     return at if unit == "julian" or number * SECOND == Decimal(at) * PER_SECOND[unit or "s"] else None
 
 

@@ -139,3 +139,22 @@ def test_a_log_from_before_keeps_the_types_that_it_has(tmp_path: Path, sqlite_db
     assert [r["at"] for r in project.poll()["readings"]] == ["unknown", None]
     s1.execute("UPDATE readings SET at = '2024-05-01 09:00', updated_at = '2024-05-01 10:00:05'")
     assert {r["at"] for r in project.poll()["readings"]} == {"2024-05-01 09:00"}
+
+
+def test_two_texts_of_one_time_are_two_keys(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.executescript(
+        "CREATE TABLE t (id DATETIME PRIMARY KEY, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);"
+        "INSERT INTO t VALUES ('2024-05-01 10:00', '2024-05-01', '2024-05-01'),"
+        " ('2024-05-01T10:00:00', '2024-05-01', '2024-05-01');"
+    )
+    rows = Project(tmp_path / "p", sqlite_db.url, {"t": {}}).poll()["t"]
+    assert [row["id"] for row in rows] == ["2024-05-01 10:00", "2024-05-01T10:00:00"]
+
+
+def test_the_year_0_is_no_time_whatever_stands_beside_it(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.executescript(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, d DATETIME, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);"
+        "INSERT INTO t VALUES (1, '0000-01-01 00:00:00', '2024-05-01', '2024-05-01');"
+    )
+    (row,) = Project(tmp_path / "p", sqlite_db.url, {"t": {}}).poll()["t"]
+    assert row["d"] == "0000-01-01 00:00:00"

@@ -298,3 +298,10 @@ def test_a_comparable_value_is_shown_as_people_read_it() -> None:
 
 def test_a_date_is_comparable_to_a_text_of_it() -> None:
     assert cursor.comparable(pa.array([date(2024, 5, 1)])).tolist() == [cursor.from_text("2024-05-01")]
+
+
+def test_a_number_whose_digits_leave_two_answers_is_no_exact_time() -> None:
+    assert cursor.exact_number("1714557600") == 1_714_557_600 * SECOND
+    # The last second of the year 9999, or a day of 1978 in milliseconds.
+    assert cursor.exact_number("253402300799") is None
+    assert cursor.exact_text("2024-05-01 10:00:00\0") is None
