@@ -60,7 +60,7 @@ def change(source: Path, number: int) -> None:
 
 def alter(source: Path) -> None:
     writer = sqlite3.connect(source)
-    writer.execute("ALTER TABLE t ADD COLUMN more TEXT DEFAULT 'm'")
+    writer.execute("ALTER TABLE t ADD COLUMN more TEXT")
     writer.commit()
     writer.close()
 

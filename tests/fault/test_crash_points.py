@@ -111,8 +111,10 @@ def test_a_kill_between_a_new_column_and_its_first_segment_costs_nothing(
     clean(project.run())
     # By a row that is there: the writer fills a table of its own columns.
     with contextlib.closing(sqlite3.connect(source.path, isolation_level=None)) as owner:
-        owner.execute("ALTER TABLE t ADD COLUMN more TEXT DEFAULT 'm'")
-        owner.execute("UPDATE t SET v = v + 1000000, updated_at = strftime('%Y-%m-%d %H:%M:%f+00', 'now') WHERE id = 1")
+        owner.execute("ALTER TABLE t ADD COLUMN more TEXT")
+        owner.execute(
+            "UPDATE t SET v = v + 1000000, more = 'm', updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE id = 1"
+        )
     assert project.run(crash="schema-written:1").code == KILLED, "the point was not reached"
     # The columns are there before their first segment: what there is reads as them.
     assert {row["more"] for row in spark.read.parquet(str(project.log().folder)).collect()} == {None}
