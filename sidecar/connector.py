@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sidecar import codec, cursor
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, Horizon, Memory, Page, Pass, Table, Tracked, Wishes
+from sidecar.model import CURSOR, Horizon, Memory, Page, Pass, Position, Strain, Table, Tracked, Wishes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,11 @@ class SourceConnector(ABC):
     the last one is written."""
 
     loads_by_key: ClassVar[bool] = False
-    """Whether `read` takes the pass "all": every row, in order of the primary key. The first poll of a table is then
-    that one pass, faster where rows lie on disk about in this order; else it is made of the usual ones."""
+    """Whether `read` takes the pass "all": every row, in order of the key, a backfill's chunks. Without it, a table's
+    existing rows come with its first poll, and there are no backfills."""
+
+    takes_scopes: ClassVar[bool] = False
+    """Whether `read` takes `Page.scope`: a backfill of a part of a table."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -125,6 +128,34 @@ class SourceConnector(ABC):
     def snapshot(self) -> Iterator[None]:
         """Hold one view of the source for the reads inside, where the source can; else each read sees its own."""
         yield
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[str | None]:
+        """Hold one view of the source for all reads inside, however long they take, where the source can.
+
+        Yields a name by which other connectors to this source, in any process, can `join` that view; None: they cannot.
+        """
+        with self.snapshot():
+            yield None
+
+    @contextlib.contextmanager
+    def join(self, name: str) -> Iterator[None]:
+        """Hold the view that another connector, which is `copying`, has called *name*, for the reads inside."""
+        raise SettingsError(f"a {self.scheme} source cannot share a view between connections")
+        yield
+
+    def split(self, page: Page, parts: int) -> Sequence[Position]:
+        """Return the keys at which *page*'s pass "all" divides into about *parts* parts of as many rows, in key order.
+
+        An estimate, and cheap beside reading the rows. A part runs from after one key up to the next, that one
+        included (`Page.until`); the last has no end. No keys: it is not to be divided.
+        """
+        del page, parts
+        return ()
+
+    def strain(self) -> Strain:
+        """Return how hard the source is at work; asked now and then, while a backfill runs."""
+        return Strain()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return what is known of rows still to appear; the default is the clock, and no running transactions.

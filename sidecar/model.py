@@ -183,6 +183,28 @@ class Tracked:
 
 
 @dataclass(frozen=True, slots=True)
+class Among:
+    """The rows whose `columns` are, together, one of `values`: never an empty list, and none of them NULL."""
+
+    columns: tuple[str, ...]
+    values: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A part of a table: the rows for which a condition in the source's own SQL holds, and that are among some values.
+
+    Neither: all of it.
+    """
+
+    where: str | None = None
+    among: Among | None = None
+
+
+ALL = Scope()
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A request for rows: at most `limit` of one pass, strictly after a position, in `(cursor, *key)` order.
 
@@ -190,7 +212,8 @@ class Page:
     connector selects the pass's rows with `cursor > closed[pass]`; it may send a few at or below it, and rows that an
     earlier pass of the same poll reads: both are dropped by exact comparison when they arrive.
     A value of -2**63 is below all. `since` is the connector's own version floor of the previous poll; rows with an
-    older version are not to be sent.
+    older version are not to be sent. A backfill's chunk, of the pass "all", may end at the key `until`, that one
+    included, and be of a part of the table.
     """
 
     tracked: Tracked
@@ -199,6 +222,8 @@ class Page:
     after: Position | None
     limit: int
     since: int | None = None
+    until: Position | None = None
+    scope: Scope = ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +252,16 @@ class Horizon:
     memory: Memory = None
     era: str | None = None
     hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind its
+    primary; and how long the session has waited that waits longest for a lock.
+    """
+
+    replication_lag: float | None = None
+    lock_wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
