@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, ClassVar
@@ -138,11 +139,9 @@ class SourceConnector(ABC):
         with self.snapshot():
             yield None
 
-    @contextlib.contextmanager
-    def join(self, name: str) -> Iterator[None]:
+    def join(self, name: str) -> AbstractContextManager[None]:
         """Hold the view that another connector, which is `copying`, has called *name*, for the reads inside."""
-        raise SettingsError(f"a {self.scheme} source cannot share a view between connections")
-        yield
+        raise SettingsError(f'a {self.scheme} source has no view "{name}" that connections could share')
 
     def split(self, page: Page, parts: int) -> Sequence[Position]:
         """Return the keys at which *page*'s pass "all" divides into about *parts* parts of as many rows, in key order.
