@@ -11,13 +11,14 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar.model import Hold, Horizon, PassMark, Position, Progress, Scalar, Watermark
+from sidecar.model import Hold, Horizon, Job, PassMark, Position, Progress, Scalar, Span, Watermark
 
-FORMAT = 3
+FORMAT = 4
 
 
 def pack(values: Sequence[Scalar]) -> str:
@@ -118,6 +119,9 @@ def dump_watermark(mark: Watermark) -> str:
             "hold": _dump_hold(mark.hold),
             "late": mark.late,
             "shape": mark.shape,
+            "job": mark.job and _dump_job(mark.job),
+            "finished": mark.finished,
+            "version": mark.version,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -145,6 +149,9 @@ def load_watermark(text: str | bytes) -> Watermark:
         hold=raw["hold"] and Hold(*raw["hold"]),
         late=raw["late"],
         shape=tuple(raw["shape"]),
+        job=raw["job"] and _load_job(raw["job"]),
+        finished=raw["finished"],
+        version=raw["version"],
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 
@@ -170,6 +177,7 @@ def _dump_progress(progress: Progress) -> dict[str, object]:
         "scan": progress.scan,
         "after": _dump_position(progress.after),
         "shape": progress.shape,
+        "silent": progress.silent,
     }
 
 
@@ -182,7 +190,29 @@ def _load_progress(raw: dict[str, object]) -> Progress:
     view = Horizon(now, settled, floor, memory, era, hold and Hold(*hold))
     shape = raw["shape"]
     assert isinstance(shape, list)
-    return Progress(view, marks, scan, _load_position(raw["after"]), tuple(shape))  # type: ignore[arg-type]
+    after, silent = _load_position(raw["after"]), bool(raw["silent"])
+    return Progress(view, marks, scan, after, tuple(shape), silent)  # type: ignore[arg-type]
+
+
+def _dump_job(job: Job) -> dict[str, object]:
+    return {
+        "id": job.id,
+        "began": job.began,
+        "at": job.at,
+        "spans": [[_dump_position(s.after), _dump_position(s.until), s.done] for s in job.spans],
+        "part": job.part,
+        "closed": job.closed,
+        "since": job.since,
+        "read": job.read,
+        "written": job.written,
+        "expected": job.expected,
+        "version": job.version,
+    }
+
+
+def _load_job(raw: dict[str, Any]) -> Job:
+    spans = (Span(_load_position(after), _load_position(until), done) for after, until, done in raw.pop("spans"))
+    return Job(spans=tuple(spans), **raw)
 
 
 def _dump_hold(hold: Hold | None) -> object:

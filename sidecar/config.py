@@ -103,6 +103,10 @@ class TableSettings(_Section):
     schema_change: Literal["evolve", "fail"] | None = None
     backfill_added: bool | None = None
     on_bad_value: OnBadValue | None = None
+    auto_backfill: bool | None = None
+    backfill_version: Text | None = None
+    chunk_size: Integer | None = None
+    consistent: bool | None = None
     sinks: Names | None = None
     numeric: Annotated[ByColumn, PlainValidator(values.by_column(values.numeric))] | None = None
     infinity: Annotated[ByColumn, PlainValidator(values.by_column(_INFINITY))] | None = None
@@ -144,6 +148,16 @@ class SinkSettings(_Section):
         return self
 
 
+class BackfillSettings(_Section):
+    """[backfill]: how existing rows are read: by how many connections, how fast, and when not. Microseconds."""
+
+    parallelism: Integer = 2
+    copy_phase: Micros = 3600 * SECOND
+    max_rows_per_second: Integer | None = None
+    max_replication_lag: Micros | None = None
+    max_lock_wait: Micros | None = None
+
+
 class SparkSettings(_Section):
     """[spark]: the master's URL, and any `"spark.x.y"` configuration."""
 
@@ -169,6 +183,7 @@ class Settings(_Section):
     defaults: Defaults = Defaults()
     tables: dict[str, TableSettings] = {}
     sinks: dict[str, SinkSettings] = {}
+    backfill: BackfillSettings = BackfillSettings()
     spark: SparkSettings = SparkSettings()
     _path: Path = PrivateAttr(default=Path("sidecar.toml"))
     _from_environment: tuple[str, ...] = PrivateAttr(default=())
@@ -293,6 +308,7 @@ _MODELS: Mapping[str, type[_Section]] = {
     "source": SourceSettings,
     "state": StateSettings,
     "defaults": Defaults,
+    "backfill": BackfillSettings,
     "spark": SparkSettings,
     "tables": TableSettings,
     "sinks": SinkSettings,

@@ -22,8 +22,9 @@ CursorKind: TypeAlias = Literal["instant", "reading", "number", "real", "text"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 OnBadValue: TypeAlias = Literal["error", "null", "quarantine"]
 
-PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped", "all")
-"""The passes in the order in which a poll makes them; "all" is the only one of its poll."""
+PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped")
+"""The passes in the order in which a poll makes them. "all" is none of them: it is a backfill's."""
+
 
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
@@ -99,13 +100,21 @@ class Wishes:
 class Pass:
     """One ordered read over a part of a table's rows. The passes of a poll never share a row.
 
-    `cursor` is None where the pass reads all of its rows by key: those that carry no stamp, at each poll; and "all",
-    the whole table, at the first.
+    `cursor` is None where the pass reads all of its rows by key: those that carry no stamp; and "all", the whole table,
+    chunk by chunk, for a backfill.
     """
 
     name: PassName
     cursor: str | None
     nulls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """When a row of the table `parent` changes, deliver the rows again whose columns equal its: `(own, parent's)`."""
+
+    parent: str
+    on: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,11 @@ class Tracked:
     backfill_added: bool = False
     metadata_prefix: str = "_"
     on_bad_value: OnBadValue = "error"
+    auto_backfill: bool = True
+    backfill_version: str | None = None
+    chunk_size: int | None = None
+    consistent: bool = False
+    refresh_on: tuple[Refresh, ...] = ()
     sinks: tuple[str, ...] = ()
     wishes: Wishes = field(default_factory=Wishes)
 
@@ -169,13 +183,9 @@ class Tracked:
         return tuple(found)
 
     @property
-    def first(self) -> tuple[Pass, ...]:
-        """The passes of a table's first poll, in order.
-
-        By its primary key, a table is read about as it lies on disk: in half the time. That is only so where an index
-        is sure to serve the key, so any other key leaves it at the usual passes.
-        """
-        return (Pass("all", None),) if self.key == self.table.primary_key else self.passes
+    def reads_by_key(self) -> bool:
+        """Whether an index is sure to serve the key: then a table is read by it about as it lies on disk."""
+        return self.key == self.table.primary_key
 
     def _nullable(self, name: str) -> bool:
         column = self.table.column(name)
@@ -256,8 +266,10 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind its
-    primary; and how long the session has waited that waits longest for a lock.
+    """How hard a source is at work, in seconds, as far as it tells.
+
+    How far its standbys lag behind it, or it behind its primary; and how long the session has waited that waits longest
+    for a lock.
     """
 
     replication_lag: float | None = None
@@ -279,13 +291,50 @@ class PassMark:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A poll under way, or interrupted. It ends as if all of it had been seen when it began."""
+    """A poll under way, or interrupted. It ends as if all of it had been seen when it began.
+
+    `silent`: what it finds was there before the table was followed, and is remembered, not delivered.
+    """
 
     horizon: Horizon
     closing: Mapping[PassName, PassMark]
     scan: PassName
     after: Position | None = None
     shape: tuple[str, ...] = ()
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of keys that a backfill reads: it has come up to `after`, and ends with `until` (None: the last key)."""
+
+    after: Position | None = None
+    until: Position | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A backfill under way: of the request `id`, begun after the log's offset `began`, at the time `at`.
+
+    closed    by pass, what polls began above (None: all rows are the backfill's); with `since`, the version from which
+              they read. Rows that polls deliver are left to them.
+    spans     how far it has come; `part` counts the parts of its scope that are behind it
+    read      rows read, and `written`, those of them that went to the log; `expected`, about how many there are
+    version   the `backfill_version` that it brings about
+    """
+
+    id: str
+    began: int
+    at: int
+    spans: tuple[Span, ...] = (Span(),)
+    part: int = 0
+    closed: Mapping[PassName, int | None] | None = None
+    since: int | None = None
+    read: int = 0
+    written: int = 0
+    expected: int | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +347,8 @@ class Watermark:
     changed and until a poll is complete, the offset up to which the log tells by content what has been delivered.
     `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
     and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
+    `job` is the backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the
+    `backfill_version` under which the table's rows have come.
     """
 
     settings: str
@@ -316,6 +367,9 @@ class Watermark:
     hold: Hold | None = None
     late: int = 0
     shape: tuple[str, ...] = ()
+    job: Job | None = None
+    finished: str | None = None
+    version: str | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

@@ -68,7 +68,8 @@ def poll(
 
     Closing the iterator between two steps interrupts the poll; the next one goes on from there, and then polls anew.
     """
-    mark = store.watermark(tracked.name) or fresh_watermark(tracked)
+    known = store.watermark(tracked.name)
+    mark = known or fresh_watermark(tracked)
     check_settings(tracked, mark)
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
@@ -80,6 +81,8 @@ def poll(
         if renumbered.is_renumbered(mark, view):
             fits()
             mark = _begin_anew(tracked, log, store, mark, view)
+        if known is None and not tracked.auto_backfill:
+            mark = _begin_from_now(connector, tracked, log, store, view)
         held = functools.cache(lambda until: renumbered.newest(tracked, log, until))
         resumed = mark.progress is not None
         while True:
@@ -153,9 +156,17 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
         limit = ceiling(view.now, tracked, horizon.kind_of(tracked, scan))
         greatest = None if scan.cursor is None else connector.greatest(page, limit)
         closing[scan.name] = horizon.close(before, greatest, view, tracked, scan)
-    first = mark.polled is None and all(closed is None for closed in mark.closed().values())
-    passes = tracked.first if first and connector.loads_by_key else tracked.passes
-    return Progress(view, closing, passes[0].name)
+    return Progress(view, closing, tracked.passes[0].name)
+
+
+def positioned(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: Horizon) -> Watermark:
+    """Return *mark* as if a poll had just been completed at *view*, without having read a row.
+
+    What the next poll finds above it, with the rows that it does not read, is the whole table: the rows at or below
+    what is closed, and those with an older version.
+    """
+    marks = begin(connector, tracked, mark, view).closing
+    return dataclasses.replace(mark, marks=marks, since=view.floor, memory=view.memory, era=view.era)
 
 
 def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
@@ -167,10 +178,32 @@ def _read_again(
 ) -> Watermark:
     """Return a watermark under which all rows are read, and delivered, again: for what stands in their new columns."""
     check_schema(tracked, log)
-    mark = dataclasses.replace(fresh_watermark(tracked), offset=mark.offset + 1, late=mark.late)
+    mark = dataclasses.replace(
+        fresh_watermark(tracked),
+        offset=mark.offset + 1,
+        late=mark.late,
+        finished=mark.finished if mark.job is None else mark.job.id,
+        version=mark.version if mark.job is None else mark.job.version,
+    )
     empty = change_schema(tracked).empty_table()
     log.append(mark.offset, empty, mark, {}, committed=connector.source.clock.now(), origin="poll", moved=True)
     store.save(tracked.name, mark, {}, forget_all=True)
+    return mark
+
+
+def _begin_from_now(
+    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, view: Horizon
+) -> Watermark:
+    """Return the watermark of a table of which only what changes from now on is wanted, made durable as a segment.
+
+    Its rows that a later poll may meet again are looked at once, in silence, to be told from changes.
+    """
+    mark = positioned(connector, tracked, fresh_watermark(tracked), view)
+    mark = dataclasses.replace(mark, offset=log.last() + 1, since=None, version=tracked.backfill_version)
+    mark = dataclasses.replace(mark, progress=dataclasses.replace(begin(connector, tracked, mark, view), silent=True))
+    empty = change_schema(tracked).empty_table()
+    log.append(mark.offset, empty, mark, {}, committed=view.now, origin="poll")
+    store.save(tracked.name, mark, {})
     return mark
 
 
@@ -200,7 +233,7 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    scan = next((p for p in (*tracked.first, *tracked.passes) if p.name == progress.scan), None)
+    scan = next((p for p in tracked.passes if p.name == progress.scan), None)
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
         after = advance(tracked, mark, None, full=False, added=0)
@@ -221,6 +254,8 @@ def _page(
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
     found_new = _fresh(own, store, mark, same)
     fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
+    if progress.silent:
+        fresh, late = fresh.take(np.zeros(len(fresh), dtype=bool)), 0
     after = advance(tracked, mark, last, full=full, added=found_new.met)
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
@@ -228,7 +263,7 @@ def _page(
     good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
-    if len(fresh) or (same is not None and remembered):
+    if len(fresh) or (remembered and (same is not None or progress.silent)):
         fits()
         number = after.offset + 1
         after = dataclasses.replace(after, offset=number)
@@ -326,11 +361,11 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
     )
 
 
-def to_changes(found: Rows, offset: int, committed: int, origin: str) -> pa.Table:
+def to_changes(found: Rows, offset: int, committed: int, origin: str, types: pa.Array | None = None) -> pa.Table:
     """Return *found* as the log holds it: the metadata columns, then the source's."""
     count, data = len(found), found.delivered()
     columns = [
-        found.change_types(),
+        found.change_types() if types is None else types,
         pa.repeat(pa.scalar(offset, pa.int64()), count),
         pa.repeat(pa.scalar(committed, pa.timestamp("us", "UTC")), count),
         pa.repeat(pa.scalar(origin), count),

@@ -7,9 +7,10 @@ in between leaves a file without its segment, which is swept up and written anew
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sidecar.clock import iso
 from sidecar.cursor import Flags
 from sidecar.errors import SettingsError
 from sidecar.files import make_folder, write_durably
-from sidecar.model import BAD, Tracked
+from sidecar.model import BAD, Position, Scalar, Tracked
 from sidecar.rows import Rows
 
 log_ = logging.getLogger("sidecar")
@@ -104,6 +105,23 @@ def count(log: ChangeLog, last: int) -> int:
             with path.open("rb") as file:
                 found += sum(1 for _ in file)
     return found
+
+
+def keys(log: ChangeLog, key: Sequence[str], after: int = 0) -> Iterator[Position]:
+    """Yield the keys of the rows that were set aside after offset *after*, as positions."""
+    for path in sorted(folder(log).glob("*.jsonl")):
+        if path.stem.isdigit() and int(path.stem) > after:
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    row = json.loads(line)["row"]
+                    yield tuple(_plain(row[name]) for name in key)
+
+
+def _plain(value: Any) -> Scalar:
+    """Return a value of `codec.bad`'s notation as the codec takes it."""
+    if not isinstance(value, dict):
+        return value  # type: ignore[no-any-return]
+    return base64.b64decode(value["blob"]) if "blob" in value else float(value["real"])
 
 
 def folder(log: ChangeLog) -> Path:

@@ -30,9 +30,9 @@ def is_renumbered(mark: Watermark, view: Horizon) -> bool:
 def forgotten(mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without any version in it, as the next segment will carry it; what is closed stays closed."""
     offset = mark.offset + 1
-    return dataclasses.replace(
-        mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, progress=None, kept=0, added=0
-    )
+    job = mark.job and dataclasses.replace(mark.job, since=None)
+    mark = dataclasses.replace(mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, job=job)
+    return dataclasses.replace(mark, progress=None, kept=0, added=0)
 
 
 def newest(tracked: Tracked, log: ChangeLog, until: int) -> Mapping[bytes, bytes]:

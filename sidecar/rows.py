@@ -182,6 +182,12 @@ def may_return(rows: Rows, closing: Mapping[PassName, int | None], floor: int | 
     return _met(rows, closing)
 
 
+def met(rows: Rows, closed: Mapping[PassName, int | None], floor: int | None) -> Flags:
+    """Return which rows a poll reads that begins above *closed* and, where the source has versions, at *floor*."""
+    found = _met(rows, closed)
+    return found if rows.version is None or floor is None else found & (rows.version >= floor)
+
+
 def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
     """Return which rows should have appeared earlier: every pass that meets them was *due* beyond them."""
     return ~_met(rows, due)

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.horizon import LONG_HOLD
+from sidecar.jobs import Jobs
 from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll
 
@@ -27,6 +28,9 @@ log_ = logging.getLogger("sidecar")
 
 ATTEMPTS = 4
 """How often one poll of a table is tried before it is left to the next run."""
+
+TURN = 60.0
+"""Seconds of a long backfill after which polls and sinks have their turn, in a run that ends by itself."""
 
 FIRST_PAUSE = 0.2
 """Seconds before the second attempt; the pauses then double."""
@@ -49,6 +53,14 @@ class PollResult:
     error: SidecarError | None = None
     complete: bool = False
     late: int = 0
+
+    def join(self, later: PollResult) -> None:
+        """Take up what a later poll of the same call did."""
+        self.read, self.rows, self.late = self.read + later.read, self.rows + later.rows, self.late + later.late
+        self.first_offset = self.first_offset or later.first_offset
+        self.last_offset = later.last_offset or self.last_offset
+        self.seconds, self.lag = self.seconds + later.seconds, later.lag if later.lag is not None else self.lag
+        self.error, self.complete = self.error or later.error, later.complete
 
     def add(self, step: Step) -> None:
         self.read += step.rows_read
@@ -77,6 +89,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop, self._failed)
+        self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -87,15 +100,13 @@ class Runner:
         """
         assert self.stop is not None
         try:
-            while True:
-                self._errors = {}
-                self._round()
-                if once or self.stop.is_set():
-                    break
-                self.sidecar.clock.sleep(interval, self.stop)
-                if self.stop.is_set():
-                    break
+            if once:
+                self._drain()
+            else:
+                while not self.stop.is_set():
+                    self._round(interval)
         finally:
+            self._jobs.close()
             self._delivery.close()
         return next((e.exit_code for e in self._errors.values()), 0)
 
@@ -106,17 +117,60 @@ class Runner:
         if unknown:
             known = ", ".join(self.sidecar.tracked)
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {known}')
+        self._jobs.new_round()
         results = {t.name: self.catch_up(t) for t in self.sidecar.tracked.values() if t.name in wanted}
+        try:
+            copied = self._copy(None, results)
+        finally:
+            self._jobs.close()
+        for name in copied & wanted:
+            # What has changed since its chunk was read.
+            results[name].join(self.catch_up(self.sidecar.tracked[name]))
         for result in results.values():
             if result.error is not None:
                 raise result.error
         return results
 
-    def _round(self) -> None:
+    def _round(self, interval: float) -> None:
+        """Poll and feed, then rest; rather than rest, copy what is to be backfilled."""
+        assert self.stop is not None
+        self._errors = {}
+        self._jobs.new_round()
         for tracked in self._tables():
             if self._stopping():
                 return
             self.catch_up(tracked)
+            self._feed(tracked)
+        until = self.sidecar.clock.monotonic() + interval
+        if not self._copy(until):
+            self.sidecar.clock.sleep(max(0.0, until - self.sidecar.clock.monotonic()), self.stop)
+
+    def _drain(self) -> None:
+        """Poll, backfill and feed until nothing is left; polls have their turn once a minute."""
+        self._errors = {}
+        copied = True
+        while copied and not self._stopping():
+            for tracked in self._tables():
+                if self._stopping():
+                    return
+                self.catch_up(tracked)
+            copied = bool(self._copy(self.sidecar.clock.monotonic() + TURN))
+            for tracked in self._tables():
+                self._feed(tracked)
+
+    def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
+        """Go on with what is to be backfilled; return the tables of which chunks were read."""
+        copied = set()
+        for step in self._jobs.work(until, results):
+            copied.add(step.table)
+            if results is not None:
+                results[step.table].add(step)
+            if self.on_step is not None:
+                self.on_step(step)
+        return copied
+
+    def _feed(self, tracked: Tracked) -> None:
+        if not self._stopping():
             self._delivery.deliver(tracked)
             self._retain(tracked)
 
@@ -124,6 +178,7 @@ class Runner:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
         known = self.sidecar.__dict__.get("tracked")
         if self._stale:
+            self._jobs.close()
             self.sidecar.refresh()
             self._stale = False
         try:
@@ -143,6 +198,8 @@ class Runner:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
         clock, store = self.sidecar.clock, self.sidecar.store
         result, began = PollResult(tracked.name), clock.monotonic()
+        if self._jobs.holds(tracked):
+            return result
         once = functools.partial(self._poll, tracked, result)
         try:
             try:
@@ -182,6 +239,7 @@ class Runner:
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
+        self._jobs.place(tracked)
         log = self.sidecar.log(tracked.name)
         for step in poll(connector, self.sidecar.settled(tracked), log, store):
             result.add(step)
@@ -213,6 +271,8 @@ class Runner:
         """Ask the source what its tables are. If one of them cannot be followed any more, all go on as they were:
         that one fails at its own poll, and each round asks anew.
         """
+        # What is being copied is read as the tables were.
+        self._jobs.close()
         known = self.sidecar.__dict__.get("tracked") or {}
         self.sidecar.refresh()
         try:
@@ -222,6 +282,14 @@ class Runner:
             self.sidecar.outlines = {}
             self._failed("source", error)
             self._stale = True
+
+    def _looked_anew(self, table: str) -> bool:
+        """Return whether the source describes *table* otherwise by now; it is then followed as it is."""
+        tracked = self.sidecar.tracked.get(table)
+        moved = tracked is not None and self._has_moved_on(tracked)
+        if moved:
+            self._look_anew()
+        return moved
 
     def _tell_of_a_hold(self, tracked: Tracked, hold: Hold | None, now: int) -> None:
         """Say once of each hold that outlasts a minute, and once that it is given up."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _AS_SAID = (
     *("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size"),
     *("schema_change", "backfill_added", "on_bad_value"),
+    *("auto_backfill", "backfill_version", "chunk_size", "consistent"),
 )
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 

@@ -297,7 +297,7 @@ def test_a_first_load_of_numbers_in_a_column_of_times_goes_on_in_another_process
     sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at DATETIME)")
     fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(1, number), (2, number)])
     table = tracked(source, "t")
-    page = Page(table, table.first[0], {}, (1,), 10)
+    page = Page(table, Pass("all", None), {}, (1,), 10)
     assert source.read(page).to_pylist() == [{"id": 2, "updated_at": repr(number)}]
 
 
@@ -308,7 +308,7 @@ def test_a_column_of_times_may_get_its_first_number_while_it_is_read(
     table = tracked(source, "t")
     assert source.greatest(Page(table, table.passes[0], {}, None, 10), None) is None
     fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(1, 1_714_557_600)])
-    assert len(source.read(Page(table, table.first[0], {}, None, 10))) == 1
+    assert len(source.read(Page(table, Pass("all", None), {}, None, 10))) == 1
     fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", [(2, "2024-05-01")])
     with pytest.raises(SettingsError, match="holds numbers and text"):
         source.greatest(Page(table, table.passes[0], {}, None, 10), None)

@@ -1,0 +1,182 @@
+"""The backfill: existing rows, by key, a chunk at a time, merged with what polls deliver meanwhile.
+
+A chunk is read in a view of the source that may be old by the time its rows are written: polls go on in between. The
+rule by which the two never contradict each other needs nothing but the log:
+
+  before   `low`, the log's last offset, is noted before the chunk's view of the source is taken;
+  after    a row is left out if a segment after `low` holds its key: that version is as new as the chunk's, or newer.
+
+Chunks are written between two polls, never during one, so a poll that follows has a newer view than any chunk before
+it: for no key does an older version come after a newer one. What a poll has deleted since `low` stays deleted.
+
+A table's first backfill begins where its polls do: rows that they deliver, from their first on, are left to them, so
+that each version of a row comes once. A backfill that was asked for delivers all rows, and remembers of them what a
+poll would have remembered. How far a backfill has come is part of the watermark, and so of each segment's footer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import faults, quarantine, rows
+from sidecar.changelog import ChangeLog
+from sidecar.clock import Clock
+from sidecar.connector import SourceConnector
+from sidecar.model import DELETE, INSERT, Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
+from sidecar.poll import Step, to_changes
+from sidecar.rows import Rows
+from sidecar.state import WatermarkStore
+
+ORIGIN = "backfill"
+WHOLE = Pass("all", None)
+TOGETHER = 1_000
+"""So many values of a scope are asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one span as they were read, to be merged with what the log holds after the offset `low`."""
+
+    table: str
+    job: str
+    part: int
+    span: int
+    page: Page
+    data: pa.Table
+    low: int
+
+
+def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
+    """Return whether a new table's rows come chunk by chunk; else its first poll reads them."""
+    return connector.loads_by_key and tracked.reads_by_key
+
+
+def is_new(mark: Watermark | None) -> bool:
+    """Return whether no poll has begun with the table yet, or it is to be read as if none had."""
+    if mark is None:
+        return True
+    return mark.polled is None and mark.progress is None and mark.job is None and not any(mark.closed().values())
+
+
+def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[int, Page]]:
+    """Return, for each span of *job* that is not done, the chunk to begin with."""
+    part = parts(scope)[job.part]
+    return [
+        (number, Page(tracked, WHOLE, {}, span.after, limit, until=span.until, scope=part))
+        for number, span in enumerate(job.spans)
+        if not span.done
+    ]
+
+
+def parts(scope: Scope) -> list[Scope]:
+    """Return *scope* in parts that can each be asked for at once."""
+    among = scope.among
+    if among is None or len(among.values) <= TOGETHER:
+        return [scope]
+    some = (among.values[at : at + TOGETHER] for at in range(0, len(among.values), TOGETHER))
+    return [dataclasses.replace(scope, among=dataclasses.replace(among, values=values)) for values in some]
+
+
+def spans(keys: Sequence[Position]) -> tuple[Span, ...]:
+    """Return the spans into which *keys*, in the source's order, divide a table."""
+    return tuple(Span(after, until) for after, until in zip([None, *keys], [*keys, None], strict=True))
+
+
+def write(
+    chunk: Chunk,
+    log: ChangeLog,
+    store: WatermarkStore,
+    *,
+    scope: Scope,
+    clock: Clock,
+    fits: Callable[[], None],
+    passed: Callable[[int], frozenset[bytes]],
+) -> Step | None:
+    """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more.
+
+    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself.
+    """
+    tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
+    if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
+        return None
+    found, last = rows.from_page(chunk.page, chunk.data)
+    own = merged(found, mark.job, passed(chunk.low))
+    some = own.take(rows.met(own, mark.closed(), mark.since))
+    remembered = dict(zip(some.keys(), rows.tokens(some), strict=True))
+    good, aside = quarantine.sorted_out(own)
+    full = len(chunk.data) >= chunk.page.limit
+    spans_ = list(mark.job.spans)
+    spans_[chunk.span] = dataclasses.replace(spans_[chunk.span], after=last or spans_[chunk.span].after, done=not full)
+    read, written = mark.job.read + len(chunk.data), mark.job.written + len(good)
+    job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
+    if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
+        job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
+    after = dataclasses.replace(mark, job=job, added=mark.added + len(remembered))
+    offset = None
+    if len(own):
+        fits()
+        after = dataclasses.replace(after, offset=after.offset + 1)
+        now = clock.now()
+        if tracked.on_bad_value == "quarantine":
+            quarantine.set_aside(log, after.offset, aside, now)
+        changes = to_changes(good, after.offset, now, ORIGIN, types(good))
+        log.append(after.offset, changes, after, remembered, committed=now, origin=ORIGIN)
+        offset = after.offset if len(good) else None
+        faults.point("chunk-written")
+    store.save(tracked.name, after, remembered)
+    faults.point("chunk-saved")
+    return Step(tracked.name, len(chunk.data), len(good), offset, is_done(job, scope), expected=job.expected)
+
+
+def merged(found: Rows, job: Job, passed: frozenset[bytes]) -> Rows:
+    """Return the rows of *found* that the backfill delivers: not those that polls deliver, or have delivered."""
+    keep = np.ones(len(found), dtype=bool)
+    if job.closed is not None:
+        keep &= ~rows.met(found, job.closed, job.since)
+    if passed:
+        delivered = (key in passed for key in rows.keys_of(found.tracked, found.delivered()))
+        keep &= ~np.fromiter(delivered, bool, len(found))
+    return found.take(keep)
+
+
+def types(found: Rows) -> pa.Array:
+    """Return the change types of backfilled rows: each is there, or is flagged as deleted."""
+    return pc.if_else(pa.array(found.gone.tolist(), pa.bool_()), DELETE, INSERT)
+
+
+def is_done(job: Job, scope: Scope) -> bool:
+    """Return whether all of *scope* has been read."""
+    return job.part + 1 >= len(parts(scope)) and all(span.done for span in job.spans)
+
+
+class Passed:
+    """The keys that polls have delivered since, by offset: what a chunk must leave to them."""
+
+    def __init__(self, tracked: Tracked, log: ChangeLog) -> None:
+        self._tracked, self._log = tracked, log
+        self._keys: dict[int, frozenset[bytes]] = {}
+
+    def __call__(self, low: int) -> frozenset[bytes]:
+        """Return the keys in segments after *low* that no backfill wrote."""
+        found: set[bytes] = set()
+        last = self._log.last()
+        for offset in range(low + 1, last + 1):
+            if offset not in self._keys:
+                self._keys[offset] = frozenset(self._of(offset))
+            found |= self._keys[offset]
+        for offset in [o for o in self._keys if o <= low]:
+            del self._keys[offset]
+        return frozenset(found)
+
+    def _of(self, offset: int) -> Iterable[bytes]:
+        metadata = self._log.metadata(offset)
+        if metadata is None or metadata.origin == ORIGIN or not metadata.rows:
+            return ()
+        data = self._log.get(offset)
+        return () if data is None else rows.keys_of(self._tracked, data)

@@ -1,0 +1,196 @@
+"""The reading side of backfills: one phase, in which some readers fetch chunks from one view of the source.
+
+Each reader has a connection of its own and takes one span after the other; what it has read waits in a queue that holds
+one chunk a reader. So a source that allows it is read by several connections at once, memory holds at most two chunks a
+reader, and whoever writes the chunks down is free to poll in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sidecar import codec, faults
+from sidecar.backfill import Chunk
+from sidecar.clock import Clock
+from sidecar.connector import SourceConnector
+from sidecar.errors import SidecarError
+from sidecar.model import Memory, Page, Position
+
+MIN_CHUNK, MAX_CHUNK = 500, 200_000
+TARGET = 0.5
+"""Seconds that reading one chunk should take, where nothing is said of its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows."""
+
+    job: str
+    part: int
+    span: int
+    page: Page
+    low: int
+    memory: Memory
+    adaptive: bool
+
+
+class Failed(Exception):
+    """A table could not be read on."""
+
+    def __init__(self, table: str, error: SidecarError) -> None:
+        super().__init__(str(error))
+        self.table, self.error = table, error
+
+
+class Copying:
+    """One phase of copying, from a view of the source that is held until `close`; `lead` is what holds it.
+
+    *shared*: all reads see one instant, even where the source's snapshots do not hold one.
+    """
+
+    def __init__(self, connect: Callable[[], SourceConnector], clock: Clock, readers: int, *, shared: bool) -> None:
+        self._connect, self._clock, self._readers = connect, clock, readers
+        self._stack = contextlib.ExitStack()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._chunks: queue.Queue[Chunk | BaseException | None] = queue.Queue(max(1, readers))
+        self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._inline: Iterator[Chunk] | None = None
+        self._reading = 0
+        self.is_over = False
+        """Whether all has been read, and handed on."""
+        self.began = clock.monotonic()
+        try:
+            self.lead = connect()
+            self._stack.callback(self.lead.close)
+            self._name: str | None = None
+            if shared or readers > 1:
+                self._name = self._stack.enter_context(self.lead.copying())
+            else:
+                self._stack.enter_context(self.lead.snapshot())
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def begin(self, works: Sequence[Work]) -> None:
+        """Begin to read *works*, in their order."""
+        for work in works:
+            self._works.put(work)
+        self.is_over = not works
+        if not self.lead.reads_ahead:
+            self._inline = self._all(self.lead)
+            return
+        count = min(self._readers if self._name is not None else 1, len(works))
+        connectors = [self.lead]
+        for _ in range(count - 1):
+            other = self._connect()
+            self._stack.callback(other.close)
+            connectors.append(other)
+        self._reading = len(connectors)
+        for number, connector in enumerate(connectors):
+            thread = threading.Thread(
+                target=self._read, args=(connector, number > 0), name=f"sidecar-copy-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def next(self, timeout: float) -> Chunk | None:
+        """Return the next chunk, once it has been read; None if none is after *timeout* seconds, or ever (`is_over`).
+
+        What went wrong while reading is raised here.
+        """
+        if self._inline is not None:
+            chunk = next(self._inline, None)
+            self.is_over = chunk is None
+            return chunk
+        if self.is_over:
+            return None
+        try:
+            found = self._chunks.get(timeout=max(timeout, 0.001))
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
+            self._reading -= 1
+            self.is_over = self._reading == 0
+        return found
+
+    def close(self) -> None:
+        """Stop reading, and let go of the view and the connections. What has been read and not handed on is dropped."""
+        self._stop.set()
+        for thread in self._threads:
+            while thread.is_alive():
+                with contextlib.suppress(queue.Empty):
+                    self._chunks.get_nowait()
+                thread.join(0.01)
+        self._stack.close()
+
+    def _read(self, connector: SourceConnector, joins: bool) -> None:
+        """Read span after span, until there is no more; a reader's last word is None, or what went wrong."""
+        last: BaseException | None = None
+        try:
+            with connector.join(self._name or "") if joins else contextlib.nullcontext():
+                for chunk in self._all(connector):
+                    self._put(chunk)
+        except BaseException as error:
+            # Raised where the chunk is waited for.
+            last = error
+        self._put(last)
+
+    def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
+        known: set[str] = set()
+        while not self._stop.is_set():
+            try:
+                work = self._works.get_nowait()
+            except queue.Empty:
+                return
+            tracked = work.page.tracked
+            if tracked.name not in known:
+                # What the connector has found out about the table's cursors is in its memory.
+                with _failing(tracked.name):
+                    connector.horizon(tracked, work.memory)
+                known.add(tracked.name)
+            yield from self._span(connector, work)
+
+    def _span(self, connector: SourceConnector, work: Work) -> Iterator[Chunk]:
+        page, tracked = work.page, work.page.tracked
+        while True:
+            began = self._clock.monotonic()
+            with _failing(tracked.name):
+                data = connector.read(page)
+            faults.point("chunk-read")
+            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low)
+            if len(data) < page.limit or self._stop.is_set():
+                return
+            after: Position = codec.position(data.slice(len(data) - 1), tracked.key)
+            limit = adapted(page.limit, self._clock.monotonic() - began) if work.adaptive else page.limit
+            page = dataclasses.replace(page, after=after, limit=limit)
+
+    def _put(self, what: Chunk | BaseException | None) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._chunks.put(what, timeout=0.1)
+                return
+
+
+@contextlib.contextmanager
+def _failing(table: str) -> Iterator[None]:
+    try:
+        yield
+    except SidecarError as error:
+        raise Failed(table, error) from error
+
+
+def adapted(limit: int, seconds: float) -> int:
+    """Return how many rows the next chunk should have, after one of *limit* rows that took *seconds* to read."""
+    if seconds > 2 * TARGET:
+        return max(MIN_CHUNK, limit // 2)
+    if seconds < TARGET / 2:
+        return min(MAX_CHUNK, limit * 2)
+    return limit

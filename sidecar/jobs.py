@@ -1,0 +1,339 @@
+"""The backfills of a project: which are to be made, how far each may go before polls have their turn, and how it ends.
+
+What reads is in `copying.py`, what merges in `backfill.py`; requests are files (`requests.py`), and where a backfill
+stands is part of its table's watermark. So a backfill outlives any process, and goes on where its last chunk ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from sidecar import backfill, faults, purge
+from sidecar.backfill import Passed
+from sidecar.config import source
+from sidecar.connector import SourceConnector, connect
+from sidecar.copying import Copying, Failed, Work
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.model import ALL, Job, Page, Tracked, Watermark
+from sidecar.poll import Step, check_schema, fresh_watermark, positioned
+from sidecar.requests import Request, Requests
+from sidecar.throttle import Throttle
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
+
+log_ = logging.getLogger("sidecar")
+
+PHASE = 60.0
+"""Seconds for which one view of the source is held, where nobody asked for a consistent copy."""
+
+FIRST_CHUNK = 20_000
+"""Rows of the first chunk, where nothing is said of its size; later ones go by the time that it took."""
+
+SPANS = 4
+"""So many spans a reader: one that turns out longer than the others does not leave the rest idle for long."""
+
+ATTEMPTS = 4
+
+_NOTHING = Step("", 0, 0, None, done=False)
+
+
+class Jobs:
+    """The backfills of one open project. `work` does as much as there is time for; all else is quick."""
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        stop: threading.Event,
+        failed: Callable[[str, SidecarError], None],
+        looked_anew: Callable[[str], bool],
+    ) -> None:
+        self._sidecar, self._stop, self._failed, self._looked_anew = sidecar, stop, failed, looked_anew
+        self.requests = Requests(sidecar.settings.state.path)
+        self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
+        self._copying: Copying | None = None
+        self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
+        self._limit = PHASE
+        self._under_way: set[str] | None = None
+        self._resting: set[str] = set()
+        self._attempts = 0
+
+    # -- what is to be done --------------------------------------------------------------------------------------------
+
+    def new_round(self) -> None:
+        """Try again what has failed before."""
+        self._resting.clear()
+        self._attempts = 0
+
+    def place(self, tracked: Tracked) -> None:
+        """Begin with *tracked* if it is new, where its polls do; ask for a backfill if its version is another one."""
+        store, connector = self._sidecar.store, self._sidecar.connector
+        mark = store.watermark(tracked.name)
+        if backfill.is_new(mark):
+            if tracked.auto_backfill and backfill.can_read(connector, tracked) and not tracked.consistent:
+                with connector.snapshot():
+                    self._begin(connector, tracked, self._automatic(tracked.name))
+        elif mark is not None and tracked.backfill_version not in (None, mark.version) and mark.job is None:
+            self._automatic(tracked.name)
+
+    def holds(self, tracked: Tracked) -> bool:
+        """Return whether *tracked*'s polls wait: for its consistent copy, which is under way or to be begun."""
+        if not tracked.consistent:
+            return False
+        if self._copying is not None:
+            return tracked.name in self._copied
+        return self._is_new_and_consistent(tracked, self._sidecar.store.watermark(tracked.name))
+
+    def waiting(self, names: Iterable[str] | None = None) -> list[Tracked]:
+        """Return the tables, of *names* if given, that have a backfill under way or to be begun."""
+        return [t for t in self._sidecar.tracked.values() if (names is None or t.name in names) and self._request(t)]
+
+    # -- the work ------------------------------------------------------------------------------------------------------
+
+    def work(self, until: float | None, names: Iterable[str] | None = None) -> Iterator[Step]:
+        """Copy until the clock says *until* (None: until all is done); each step yielded is durable."""
+        clock = self._sidecar.clock
+        while not self._stop.is_set() and (until is None or clock.monotonic() < until):
+            try:
+                step = self._step(until, names)
+            except Failed as failed:
+                self._give_way(failed.table, failed.error)
+                continue
+            if step is None:
+                return
+            if step.rows_read or step.done:
+                yield step
+
+    def close(self) -> None:
+        """Stop reading; what has been read and not written down is read again next time."""
+        copying, self._copying = self._copying, None
+        self._copied = {}
+        if copying is not None:
+            copying.close()
+
+    def _step(self, until: float | None, names: Iterable[str] | None) -> Step | None:
+        """Make one chunk durable, or wait for one; None if there is nothing to be done."""
+        clock, copying = self._sidecar.clock, self._copying
+        if self._throttle.pauses(self._sidecar.connector.strain):
+            self.close()
+            self._throttle.wait(until, self._stop)
+            return _NOTHING
+        if copying is None:
+            return self._new_phase(names)
+        if self._throttle.is_ahead:
+            self._throttle.wait(until, self._stop)
+            return _NOTHING
+        left = 1.0 if until is None else max(0.0, until - clock.monotonic())
+        chunk = copying.next(min(left, 1.0))
+        if chunk is None:
+            if copying.is_over:
+                self.close()
+            return _NOTHING
+        tracked, request, passed = self._copied[chunk.table]
+        log, store = self._sidecar.log(chunk.table), self._sidecar.store
+        if not self._stands(tracked, request):
+            self.close()
+            return Step(chunk.table, 0, 0, None, done=True)
+        fits = functools.partial(check_schema, tracked, log)
+        try:
+            step = backfill.write(chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed)
+        except SidecarError as error:
+            raise Failed(chunk.table, error) from error
+        if step is None:
+            self.close()
+            return _NOTHING
+        self._attempts = 0
+        self._throttle.wrote(step.rows_read)
+        if step.done:
+            self._finish(tracked, request)
+            self._copied.pop(chunk.table)
+        if clock.monotonic() - copying.began > self._limit:
+            self.close()
+        return step
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def _new_phase(self, names: Iterable[str] | None) -> Step | None:
+        """Take a view of the source, and begin to read what is to be copied from it; None if there is nothing."""
+        found = [(t, r) for t in self.waiting(names) if (r := self._request(t)) is not None]
+        if not found:
+            return None
+        settings = self._sidecar.settings.backfill
+        settled = [(self._sidecar.settled(t), r) for t, r in found]
+        shared = any(t.consistent for t, _ in settled)
+        self._limit = settings.copy_phase / 1_000_000 if shared else PHASE
+        # Before the view is taken: what polls deliver from here on may be newer than it.
+        lows = {t.name: self._sidecar.log(t.name).last() for t, _ in settled}
+        try:
+            copying = Copying(self._connect, self._sidecar.clock, settings.parallelism, shared=shared)
+        except SidecarError as error:
+            raise Failed(settled[0][0].name, error) from error
+        self._copying = copying
+        works: list[Work] = []
+        for tracked, request in settled:
+            try:
+                job = self._job(copying.lead, tracked, request)
+            except SidecarError as error:
+                raise Failed(tracked.name, error) from error
+            if job is None:
+                continue
+            if backfill.is_done(job, request.scope):
+                self._finish(tracked, request)
+                continue
+            mark = self._sidecar.store.watermark(tracked.name)
+            memory = mark.memory if mark is not None else None
+            self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
+            low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
+            size = tracked.chunk_size or FIRST_CHUNK
+            for number, page in backfill.pages(tracked, job, request.scope, size):
+                adaptive = tracked.chunk_size is None
+                works.append(Work(job.id, job.part, number, page, low, memory, adaptive))
+        copying.begin(works)
+        return _NOTHING
+
+    def _connect(self) -> SourceConnector:
+        return connect(source(self._sidecar.settings, self._sidecar.clock))
+
+    def _job(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
+        mark = self._sidecar.store.watermark(tracked.name)
+        if mark is not None and mark.job is not None:
+            return mark.job if self._stands(tracked, request) else None
+        return self._begin(connector, tracked, request)
+
+    def _begin(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
+        """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
+        store, clock = self._sidecar.store, self._sidecar.clock
+        mark, now = store.watermark(tracked.name), clock.now()
+        job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version)
+        if request.scope == ALL:
+            parts = SPANS * self._sidecar.settings.backfill.parallelism
+            page = Page(tracked, backfill.WHOLE, {}, None, tracked.chunk_size or FIRST_CHUNK)
+            keys = connector.split(page, parts) if parts > SPANS else ()
+            job = dataclasses.replace(job, spans=backfill.spans(keys), expected=connector.estimate(tracked))
+        else:
+            job = dataclasses.replace(job, version=mark.version if mark else None)
+        if backfill.is_new(mark):
+            mark = positioned(connector, tracked, mark or fresh_watermark(tracked), connector.horizon(tracked, None))
+            if not tracked.consistent and request.scope == ALL:
+                # Its polls begin here, and deliver the rest.
+                job = dataclasses.replace(job, closed=mark.closed(), since=mark.since)
+        assert mark is not None
+        if not self.requests.begin(request):
+            return None
+        self._save(tracked.name, dataclasses.replace(mark, job=job))
+        faults.point("backfill-begun")
+        log_.info("table=%s backfill=%s begun", tracked.name, request.id)
+        return job
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _finish(self, tracked: Tracked, request: Request) -> None:
+        store, clock = self._sidecar.store, self._sidecar.clock
+        mark = store.watermark(tracked.name)
+        assert mark is not None
+        assert mark.job is not None
+        job = mark.job
+        if request.purge:
+            mark = purge.unseen(
+                tracked, self._sidecar.log(tracked.name), store, mark, scope=request.scope, now=clock.now()
+            )
+        self._save(tracked.name, _without_job(mark))
+        faults.point("backfill-finished")
+        self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
+        log_.info(
+            "table=%s backfill=%s done rows=%d written=%d s=%.1f",
+            tracked.name, request.id, job.read, job.written, (clock.now() - job.at) / 1_000_000,
+        )  # fmt: skip
+
+    def _stands(self, tracked: Tracked, request: Request) -> bool:
+        """Return whether *request* has not been cancelled; if it has, its backfill is over."""
+        if self.requests.stands(request.id, tracked.name):
+            return True
+        store = self._sidecar.store
+        mark = store.watermark(tracked.name)
+        if mark is not None and mark.job is not None and mark.job.id == request.id:
+            self._drop(tracked.name, mark)
+        return False
+
+    def _give_way(self, table: str, error: SidecarError) -> None:
+        """Let go of a phase in which *table* failed: what may pass is tried again, else the table rests for a round."""
+        self.close()
+        self._attempts += 1
+        if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS:
+            log_.warning("%s Trying again.", error)
+            self._sidecar.clock.sleep(0.2 * 2**self._attempts, self._stop)
+            return
+        if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):
+            return
+        self._resting.add(table)
+        self._failed(table, error)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _automatic(self, table: str) -> Request:
+        for request in self.requests.open(table):
+            if request.kind == "automatic":
+                return request
+        return self.requests.ask(table, self._sidecar.clock.now(), kind="automatic")
+
+    def _request(self, tracked: Tracked) -> Request | None:
+        """Return the request that *tracked* is to be backfilled by: the one under way, or else the oldest."""
+        name, store = tracked.name, self._sidecar.store
+        if name in self._resting or name in self._sidecar.damaged:
+            return None
+        if self._under_way is None:
+            marks = {table: store.watermark(table) for table in store.tables()}
+            self._under_way = {table for table, mark in marks.items() if mark is not None and mark.job is not None}
+        found = self.requests.open(name)
+        if name in self._under_way:
+            return self._running(tracked, found)
+        mark = store.watermark(name) if found or tracked.consistent else None
+        for request in found:
+            if mark is not None and request.id == mark.finished:
+                # The process ended between the two halves of the ending.
+                self.requests.end(request, "done", self._sidecar.clock.now())
+                continue
+            return request
+        return self._automatic(name) if self._is_new_and_consistent(tracked, mark) else None
+
+    def _is_new_and_consistent(self, tracked: Tracked, mark: Watermark | None) -> bool:
+        if not tracked.consistent or not tracked.auto_backfill or not backfill.is_new(mark):
+            return False
+        return backfill.can_read(self._sidecar.connector, tracked)
+
+    def _running(self, tracked: Tracked, found: list[Request]) -> Request | None:
+        name = tracked.name
+        mark = self._sidecar.store.watermark(name)
+        assert self._under_way is not None
+        if mark is None or mark.job is None:
+            self._under_way.discard(name)
+            return None
+        for request in found:
+            if request.id == mark.job.id and request.running:
+                return request
+        if mark.job.closed is not None and not self.requests.has_ended(mark.job.id, name):
+            # The folder of requests was lost, and with it nothing that the watermark does not say.
+            return self.requests.keep(Request(mark.job.id, name, mark.job.at, "automatic", running=True))
+        self._drop(name, mark)
+        return None
+
+    def _drop(self, table: str, mark: Watermark) -> None:
+        job = mark.job
+        assert job is not None
+        self._save(table, _without_job(mark))
+        log_.warning("table=%s backfill=%s cancelled: %d rows of it are in the log", table, job.id, job.written)
+
+    def _save(self, table: str, mark: Watermark) -> None:
+        self._sidecar.store.save(table, mark, {})
+        if self._under_way is not None:
+            (self._under_way.discard if mark.job is None else self._under_way.add)(table)
+
+
+def _without_job(mark: Watermark) -> Watermark:
+    assert mark.job is not None
+    return dataclasses.replace(mark, job=None, finished=mark.job.id, version=mark.job.version)
