@@ -9,9 +9,9 @@ rule by which the two never contradict each other needs nothing but the log:
 Chunks are written between two polls, never during one, so a poll that follows has a newer view than any chunk before
 it: for no key does an older version come after a newer one. What a poll has deleted since `low` stays deleted.
 
-A table's first backfill begins where its polls do: rows that they deliver, from their first on, are left to them, so
-that each version of a row comes once. A backfill that was asked for delivers all rows, and remembers of them what a
-poll would have remembered. How far a backfill has come is part of the watermark, and so of each segment's footer.
+A table's first backfill begins where its polls do: once they have begun, rows that they read are left to them, so that
+each version of a row comes once. A backfill that was asked for delivers all rows. Of what is delivered and a poll will
+read, that is remembered which a poll would have remembered. How far a backfill has come is part of the watermark, and so of each segment's footer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sidecar import faults, quarantine, rows
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
-from sidecar.model import DELETE, INSERT, Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
-from sidecar.poll import Step, to_changes
+from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
+from sidecar.poll import Step, existing, to_changes
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -61,7 +60,8 @@ def is_new(mark: Watermark | None) -> bool:
     """Return whether no poll has begun with the table yet, or it is to be read as if none had."""
     if mark is None:
         return True
-    return mark.polled is None and mark.progress is None and mark.job is None and not any(mark.closed().values())
+    begun = mark.polled is not None or mark.progress is not None or mark.job is not None or mark.finished is not None
+    return not begun and all(closed is None for closed in mark.closed().values())
 
 
 def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[int, Page]]:
@@ -106,7 +106,8 @@ def write(
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
-    own = merged(found, mark.job, passed(chunk.low))
+    polled = mark.polled is not None or mark.progress is not None
+    own = merged(found, mark.job, passed(chunk.low), polled=polled)
     some = own.take(rows.met(own, mark.closed(), mark.since))
     remembered = dict(zip(some.keys(), rows.tokens(some), strict=True))
     good, aside = quarantine.sorted_out(own)
@@ -125,7 +126,7 @@ def write(
         now = clock.now()
         if tracked.on_bad_value == "quarantine":
             quarantine.set_aside(log, after.offset, aside, now)
-        changes = to_changes(good, after.offset, now, ORIGIN, types(good))
+        changes = to_changes(good, after.offset, now, ORIGIN, existing(good))
         log.append(after.offset, changes, after, remembered, committed=now, origin=ORIGIN)
         offset = after.offset if len(good) else None
         faults.point("chunk-written")
@@ -134,20 +135,18 @@ def write(
     return Step(tracked.name, len(chunk.data), len(good), offset, is_done(job, scope), expected=job.expected)
 
 
-def merged(found: Rows, job: Job, passed: frozenset[bytes]) -> Rows:
-    """Return the rows of *found* that the backfill delivers: not those that polls deliver, or have delivered."""
+def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> Rows:
+    """Return the rows of *found* that the backfill delivers: not those that polls deliver, or have delivered.
+
+    *polled*: whether polls of the table have begun. What is delivered before is remembered, and they leave it out.
+    """
     keep = np.ones(len(found), dtype=bool)
-    if job.closed is not None:
+    if polled and job.closed is not None:
         keep &= ~rows.met(found, job.closed, job.since)
     if passed:
         delivered = (key in passed for key in rows.keys_of(found.tracked, found.delivered()))
         keep &= ~np.fromiter(delivered, bool, len(found))
     return found.take(keep)
-
-
-def types(found: Rows) -> pa.Array:
-    """Return the change types of backfilled rows: each is there, or is flagged as deleted."""
-    return pc.if_else(pa.array(found.gone.tolist(), pa.bool_()), DELETE, INSERT)
 
 
 def is_done(job: Job, scope: Scope) -> bool:

@@ -60,6 +60,7 @@ class Jobs:
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
         self._limit = PHASE
         self._under_way: set[str] | None = None
+        self._looked_at: set[tuple[str, str | None]] = set()
         self._resting: set[str] = set()
         self._attempts = 0
 
@@ -70,24 +71,13 @@ class Jobs:
         self._resting.clear()
         self._attempts = 0
 
-    def place(self, tracked: Tracked) -> None:
-        """Begin with *tracked* if it is new, where its polls do; ask for a backfill if its version is another one."""
-        store, connector = self._sidecar.store, self._sidecar.connector
-        mark = store.watermark(tracked.name)
-        if backfill.is_new(mark):
-            if tracked.auto_backfill and backfill.can_read(connector, tracked) and not tracked.consistent:
-                with connector.snapshot():
-                    self._begin(connector, tracked, self._automatic(tracked.name))
-        elif mark is not None and tracked.backfill_version not in (None, mark.version) and mark.job is None:
-            self._automatic(tracked.name)
-
-    def holds(self, tracked: Tracked) -> bool:
-        """Return whether *tracked*'s polls wait: for its consistent copy, which is under way or to be begun."""
-        if not tracked.consistent:
-            return False
-        if self._copying is not None:
-            return tracked.name in self._copied
-        return self._is_new_and_consistent(tracked, self._sidecar.store.watermark(tracked.name))
+    def holds(self, tracked: Tracked, mark: Watermark | None) -> bool:
+        """Return whether polls of *tracked*, which stands at *mark*, have to wait: until its first backfill has begun,
+        or while a consistent copy of it is made.
+        """
+        if tracked.consistent and self._copying is not None and tracked.name in self._copied:
+            return True
+        return self._is_to_be_begun(tracked, mark)
 
     def waiting(self, names: Iterable[str] | None = None) -> list[Tracked]:
         """Return the tables, of *names* if given, that have a backfill under way or to be begun."""
@@ -227,7 +217,6 @@ class Jobs:
             return None
         self._save(tracked.name, dataclasses.replace(mark, job=job))
         faults.point("backfill-begun")
-        log_.info("table=%s backfill=%s begun", tracked.name, request.id)
         return job
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -245,10 +234,9 @@ class Jobs:
         self._save(tracked.name, _without_job(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
-        log_.info(
-            "table=%s backfill=%s done rows=%d written=%d s=%.1f",
-            tracked.name, request.id, job.read, job.written, (clock.now() - job.at) / 1_000_000,
-        )  # fmt: skip
+        if job.read:
+            ms = (clock.now() - job.at) // 1000
+            log_.info("table=%s rows=%d offset=%d backfill=done ms=%d", tracked.name, job.written, mark.offset, ms)
 
     def _stands(self, tracked: Tracked, request: Request) -> bool:
         """Return whether *request* has not been cancelled; if it has, its backfill is over."""
@@ -292,17 +280,24 @@ class Jobs:
         found = self.requests.open(name)
         if name in self._under_way:
             return self._running(tracked, found)
-        mark = store.watermark(name) if found or tracked.consistent else None
+        asked = name, tracked.backfill_version
+        if not found and asked in self._looked_at:
+            return None
+        mark = store.watermark(name)
         for request in found:
-            if mark is not None and request.id == mark.finished:
-                # The process ended between the two halves of the ending.
-                self.requests.end(request, "done", self._sidecar.clock.now())
-                continue
-            return request
-        return self._automatic(name) if self._is_new_and_consistent(tracked, mark) else None
+            if mark is None or request.id != mark.finished:
+                return request
+            # The process ended between the two halves of the ending.
+            self.requests.end(request, "done", self._sidecar.clock.now())
+        if self._is_to_be_begun(tracked, mark):
+            return self._automatic(name)
+        self._looked_at.add(asked)
+        if mark is not None and tracked.backfill_version not in (None, mark.version):
+            return self._automatic(name)
+        return None
 
-    def _is_new_and_consistent(self, tracked: Tracked, mark: Watermark | None) -> bool:
-        if not tracked.consistent or not tracked.auto_backfill or not backfill.is_new(mark):
+    def _is_to_be_begun(self, tracked: Tracked, mark: Watermark | None) -> bool:
+        if not tracked.auto_backfill or not backfill.is_new(mark):
             return False
         return backfill.can_read(self._sidecar.connector, tracked)
 

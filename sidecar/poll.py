@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sidecar import faults, horizon, quarantine, renumbered, rows
 from sidecar.ahead import Reader
@@ -26,6 +27,8 @@ from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, Flags, ceiling
 from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import (
+    DELETE,
+    INSERT,
     METADATA,
     PASSES,
     VARIANT,
@@ -165,7 +168,9 @@ def positioned(connector: SourceConnector, tracked: Tracked, mark: Watermark, vi
     What the next poll finds above it, with the rows that it does not read, is the whole table: the rows at or below
     what is closed, and those with an older version.
     """
-    marks = begin(connector, tracked, mark, view).closing
+    closing = begin(connector, tracked, mark, view).closing
+    # Nothing has been due to a poll yet.
+    marks = {name: dataclasses.replace(found, due=None) for name, found in closing.items()}
     return dataclasses.replace(mark, marks=marks, since=view.floor, memory=view.memory, era=view.era)
 
 
@@ -267,8 +272,12 @@ def _page(
         fits()
         number = after.offset + 1
         after = dataclasses.replace(after, offset=number)
-        origin = "soft_delete" if scan.name == "deleted" else "poll"
-        changes = to_changes(good, number, progress.horizon.now, origin)
+        if mark.polled is None and mark.job is not None and mark.job.closed is not None:
+            # They were there when the table was first looked at, as what its backfill reads.
+            origin, types = "backfill", existing(good)
+        else:
+            origin, types = "soft_delete" if scan.name == "deleted" else "poll", good.change_types()
+        changes = to_changes(good, number, progress.horizon.now, origin, types)
         if tracked.on_bad_value == "quarantine":
             quarantine.set_aside(log, number, aside, progress.horizon.now)
         log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
@@ -361,11 +370,16 @@ def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: b
     )
 
 
-def to_changes(found: Rows, offset: int, committed: int, origin: str, types: pa.Array | None = None) -> pa.Table:
+def existing(found: Rows) -> pa.Array:
+    """Return the change types of rows that a backfill finds: each is there, or is flagged as deleted."""
+    return pc.if_else(pa.array(found.gone.tolist(), pa.bool_()), DELETE, INSERT)
+
+
+def to_changes(found: Rows, offset: int, committed: int, origin: str, types: pa.Array) -> pa.Table:
     """Return *found* as the log holds it: the metadata columns, then the source's."""
     count, data = len(found), found.delivered()
     columns = [
-        found.change_types() if types is None else types,
+        types,
         pa.repeat(pa.scalar(offset, pa.int64()), count),
         pa.repeat(pa.scalar(committed, pa.timestamp("us", "UTC")), count),
         pa.repeat(pa.scalar(origin), count),

@@ -117,15 +117,17 @@ class Runner:
         if unknown:
             known = ", ".join(self.sidecar.tracked)
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {known}')
+        self._errors = {}
         self._jobs.new_round()
-        results = {t.name: self.catch_up(t) for t in self.sidecar.tracked.values() if t.name in wanted}
+        results = {t.name: PollResult(t.name) for t in self.sidecar.tracked.values() if t.name in wanted}
         try:
-            copied = self._copy(None, results)
+            self._copy(None, results)
         finally:
             self._jobs.close()
-        for name in copied & wanted:
-            # What has changed since its chunk was read.
-            results[name].join(self.catch_up(self.sidecar.tracked[name]))
+        for name, result in results.items():
+            result.join(self.catch_up(self.sidecar.tracked[name]))
+            error = self._errors.get(name)
+            result.error = result.error or error
         for result in results.values():
             if result.error is not None:
                 raise result.error
@@ -146,16 +148,16 @@ class Runner:
             self.sidecar.clock.sleep(max(0.0, until - self.sidecar.clock.monotonic()), self.stop)
 
     def _drain(self) -> None:
-        """Poll, backfill and feed until nothing is left; polls have their turn once a minute."""
+        """Backfill, poll and feed until nothing is left; polls have their turn once a minute."""
         self._errors = {}
         copied = True
         while copied and not self._stopping():
-            for tracked in self._tables():
+            tables = self._tables()
+            copied = bool(self._copy(self.sidecar.clock.monotonic() + TURN))
+            for tracked in tables:
                 if self._stopping():
                     return
                 self.catch_up(tracked)
-            copied = bool(self._copy(self.sidecar.clock.monotonic() + TURN))
-            for tracked in self._tables():
                 self._feed(tracked)
 
     def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
@@ -198,8 +200,6 @@ class Runner:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
         clock, store = self.sidecar.clock, self.sidecar.store
         result, began = PollResult(tracked.name), clock.monotonic()
-        if self._jobs.holds(tracked):
-            return result
         once = functools.partial(self._poll, tracked, result)
         try:
             try:
@@ -239,7 +239,8 @@ class Runner:
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
-        self._jobs.place(tracked)
+        if self._jobs.holds(tracked, store.watermark(tracked.name)):
+            return
         log = self.sidecar.log(tracked.name)
         for step in poll(connector, self.sidecar.settled(tracked), log, store):
             result.add(step)
