@@ -11,7 +11,8 @@ it: for no key does an older version come after a newer one. What a poll has del
 
 A table's first backfill begins where its polls do: once they have begun, rows that they read are left to them, so that
 each version of a row comes once. A backfill that was asked for delivers all rows. Of what is delivered and a poll will
-read, that is remembered which a poll would have remembered. How far a backfill has come is part of the watermark, and so of each segment's footer.
+read, that is remembered which a poll would have remembered. How far a backfill has come is part of the watermark, and
+so of each segment's footer.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from sidecar.cli_backfill import backfill
 from sidecar.cli_parts import SETTINGS, Config, TableName, known_secrets, logged, opened, printed, stopping
 from sidecar.cli_position import schema, watermark
 from sidecar.errors import SidecarError
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(watermark, name="watermark")
 app.command()(schema)
+app.command()(backfill)
 
 
 def _version(wanted: bool) -> None:

@@ -84,6 +84,13 @@ class StateSettings(_Section):
     retention: Micros | None = None
 
 
+class RefreshSettings(_Section):
+    """[[tables.NAME.refresh_on]]: a parent, and which of our columns equal which of its."""
+
+    table: Text
+    on: Annotated[dict[str, str], Field(min_length=1)]
+
+
 class TableSettings(_Section):
     """[tables.NAME]: how a table is followed; None is "not said here". Durations are microseconds."""
 
@@ -107,6 +114,7 @@ class TableSettings(_Section):
     backfill_version: Text | None = None
     chunk_size: Integer | None = None
     consistent: bool | None = None
+    refresh_on: tuple[RefreshSettings, ...] | None = None
     sinks: Names | None = None
     numeric: Annotated[ByColumn, PlainValidator(values.by_column(values.numeric))] | None = None
     infinity: Annotated[ByColumn, PlainValidator(values.by_column(_INFINITY))] | None = None

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import backfill, faults, purge
+from sidecar import backfill, faults, purge, quarantine
 from sidecar.backfill import Passed
 from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
@@ -233,6 +233,9 @@ class Jobs:
             )
         self._save(tracked.name, _without_job(mark))
         faults.point("backfill-finished")
+        if request.kind == "quarantined":
+            # What could not be kept this time, either, is set aside anew.
+            quarantine.clear(self._sidecar.log(tracked.name), job.began)
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
         if job.read:
             ms = (clock.now() - job.at) // 1000
@@ -265,7 +268,7 @@ class Jobs:
 
     def _automatic(self, table: str) -> Request:
         for request in self.requests.open(table):
-            if request.kind == "automatic":
+            if request.scope == ALL and not request.purge:
                 return request
         return self.requests.ask(table, self._sidecar.clock.now(), kind="automatic")
 
@@ -284,15 +287,18 @@ class Jobs:
         if not found and asked in self._looked_at:
             return None
         mark = store.watermark(name)
+        if self._is_to_be_begun(tracked, mark):
+            return self._automatic(name)
+        if mark is None:
+            # Its first poll says what there was before.
+            return None
         for request in found:
-            if mark is None or request.id != mark.finished:
+            if request.id != mark.finished:
                 return request
             # The process ended between the two halves of the ending.
             self.requests.end(request, "done", self._sidecar.clock.now())
-        if self._is_to_be_begun(tracked, mark):
-            return self._automatic(name)
         self._looked_at.add(asked)
-        if mark is not None and tracked.backfill_version not in (None, mark.version):
+        if tracked.backfill_version not in (None, mark.version):
             return self._automatic(name)
         return None
 

@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import config, consumers, cursor, quarantine, recovery, tracking
+from sidecar import backfills, config, consumers, cursor, quarantine, recovery, tracking
+from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
@@ -23,6 +24,7 @@ from sidecar.horizon import kind_of
 from sidecar.lock import StateLock
 from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
 from sidecar.poll import Step, change_schema, fresh_watermark
+from sidecar.requests import Request
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class TableStatus:
     hold: Hold | None = None
     late: int = 0
     quarantined: int = 0
+    backfill: BackfillStatus | None = None
 
 
 class Sidecar:
@@ -201,6 +204,31 @@ class Sidecar:
             store.save(tracked.name, mark, {})
         return [str(change) for change in found]
 
+    def request_backfill(
+        self,
+        table: str,
+        *,
+        where: str | None = None,
+        keys: Iterable[str | Sequence[object]] | None = None,
+        purge: bool = False,
+        quarantined: bool = False,
+    ) -> Request | None:
+        """Ask for existing rows of *table* again, all or a part; done by whichever process runs next, or runs now.
+
+        `where`: a condition in the source's SQL. `keys`: each its values, or a text with commas in between. `purge`:
+        afterwards, deletes for what the source does not have any more. `quarantined`: the rows set aside; None if there
+        are none. A request that waits for the same already is returned. SettingsError for what cannot be asked.
+        """
+        return backfills.request(self, self._known(table), where=where, keys=keys, purge=purge, quarantined=quarantined)
+
+    def backfills(self, table: str | None = None) -> list[BackfillStatus]:
+        """Return the backfills of *table*, or of all tables, that wait, are under way, or have ended lately."""
+        return backfills.statuses(self, table)
+
+    def cancel_backfill(self, table: str) -> list[str]:
+        """Cancel the backfills of *table* that have not ended; return their ids. What is in the log stays there."""
+        return backfills.cancel(self, table)
+
     def status(self) -> list[TableStatus]:
         """Return where each table stands; the source is not asked."""
         positions, notes, found = self.store.positions(), self.store.notes(), []
@@ -224,6 +252,7 @@ class Sidecar:
                     hold=mark.hold,
                     late=mark.late,
                     quarantined=quarantine.count(self.log(name), mark.offset),
+                    backfill=next((b for b in self.backfills(name) if b.state == "running"), None),
                 )
             )
         return found

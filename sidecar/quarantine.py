@@ -117,6 +117,13 @@ def keys(log: ChangeLog, key: Sequence[str], after: int = 0) -> Iterator[Positio
                     yield tuple(_plain(row[name]) for name in key)
 
 
+def clear(log: ChangeLog, through: int) -> None:
+    """Remove the rows that were set aside up to offset *through*: they have been read again."""
+    for path in folder(log).glob("*.jsonl"):
+        if path.stem.isdigit() and int(path.stem) <= through:
+            path.unlink(missing_ok=True)
+
+
 def _plain(value: Any) -> Scalar:
     """Return a value of `codec.bad`'s notation as the codec takes it."""
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar import retention
+from sidecar import fanout, retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
@@ -142,6 +142,7 @@ class Runner:
             if self._stopping():
                 return
             self.catch_up(tracked)
+            self._fan_out(tracked)
             self._feed(tracked)
         until = self.sidecar.clock.monotonic() + interval
         if not self._copy(until):
@@ -150,15 +151,17 @@ class Runner:
     def _drain(self) -> None:
         """Backfill, poll and feed until nothing is left; polls have their turn once a minute."""
         self._errors = {}
-        copied = True
-        while copied and not self._stopping():
+        while True:
             tables = self._tables()
-            copied = bool(self._copy(self.sidecar.clock.monotonic() + TURN))
+            self._copy(self.sidecar.clock.monotonic() + TURN)
             for tracked in tables:
                 if self._stopping():
                     return
                 self.catch_up(tracked)
+                self._fan_out(tracked)
                 self._feed(tracked)
+            if not self._jobs.waiting():
+                return
 
     def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
         """Go on with what is to be backfilled; return the tables of which chunks were read."""
@@ -170,6 +173,15 @@ class Runner:
             if self.on_step is not None:
                 self.on_step(step)
         return copied
+
+    def _fan_out(self, child: Tracked) -> None:
+        """Ask for the rows of *child* whose parents have changed."""
+        for refresh in child.refresh_on:
+            log, store = self.sidecar.log(refresh.parent), self.sidecar.store
+            try:
+                fanout.follow(child, refresh, log, store=store, requests=self._jobs.requests, clock=self.sidecar.clock)
+            except SidecarError as error:
+                self._failed(child.name, error)
 
     def _feed(self, tracked: Tracked) -> None:
         if not self._stopping():
@@ -332,6 +344,7 @@ class Runner:
         kept = self.sidecar.settings.state.retention
         if kept is not None and tracked.name not in self.sidecar.damaged:
             names = [s.name for s in self._delivery.wanting(tracked)]
+            names += fanout.of_parent(tracked.name, self.sidecar.tracked.values())
             before = self.sidecar.clock.now() - kept
             try:
                 retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)

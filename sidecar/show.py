@@ -19,6 +19,7 @@ from sidecar import cursor, evolution
 from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
 from sidecar.horizon import LONG_HOLD, kind_of
+from sidecar.show_backfills import ago, progress
 from sidecar.tracking import matches
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             "held_s": None if t.hold is None else _held_for(t),
             "late": t.late,
             "quarantined": t.quarantined,
+            "backfill": None if t.backfill is None else {"id": t.backfill.id, "progress": progress(t.backfill)},
             "error": t.error,
         }
         for t in tables
@@ -93,7 +95,8 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
         sinks = [
             f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in row["sinks"].items()
         ]
-        well = "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
+        well = f"backfill {row['backfill']['progress']}" if row["backfill"] else ""
+        well = well or "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
         if row["late"]:
             well += f", {row['late']:,} rows came later than lookback"
         if row["quarantined"]:
@@ -104,14 +107,6 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
             *_plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-", state])
         )
     return found
-
-
-def ago(seconds: float) -> str:
-    """Return a length of time, roughly."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def changes(log: ChangeLog, since: int, limit: int | None) -> Iterator[dict[str, Any]]:

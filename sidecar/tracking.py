@@ -15,7 +15,7 @@ import pyarrow as pa
 from sidecar import cursor
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
-from sidecar.model import METADATA, Column, Table, Tracked, Wishes
+from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
             if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
                 _no_twins(known)
             tracked.append(known)
+    for known in tracked:
+        with _collecting(problems):
+            _check_parents(known, tracked)
     if not problems:
         problems += _unused(settings, [table for table, _ in found.values()])
     if problems:
@@ -97,6 +100,12 @@ def track(
             table = typed(table, wishes)
         delivered = tuple(c for c in table.columns if c.name in {d.name for d in delivered})
         _no_nested(table, key)
+    refresh_on: tuple[Refresh, ...] = ()
+    with _collecting(problems):
+        refresh_on = tuple(
+            Refresh(r.table, tuple((names.must(own, "refresh_on"), theirs) for own, theirs in r.on.items()))
+            for r in own.refresh_on or ()
+        )
     unit = None
     with _collecting(problems):
         unit = _unit(names, updated_at, own, merged) if updated_at else None
@@ -114,6 +123,7 @@ def track(
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
         wishes=wishes,
+        refresh_on=refresh_on,
         **{k: merged[k] for k in _AS_SAID if k in merged},
     )
 
@@ -279,6 +289,20 @@ def _no_nested(table: Table, key: Sequence[str]) -> None:
                 f'table "{table.name}": key column "{name}" is {column.type}, which has no order that a poll could go '
                 "by; choose a primary_key of plain columns"
             )
+
+
+def _check_parents(child: Tracked, tables: Sequence[Tracked]) -> None:
+    """Raise SettingsError unless each parent is followed, and delivers the columns that are compared."""
+    for refresh in child.refresh_on:
+        where = f'table "{child.name}": refresh_on: table "{refresh.parent}"'
+        parent = next((t for t in tables if t.name == refresh.parent), None)
+        if parent is None:
+            hint = did_you_mean(refresh.parent, [t.name for t in tables])
+            raise SettingsError(f"{where} is not followed{hint}; add [{section('tables', refresh.parent)}]")
+        delivered = [c.name for c in parent.columns]
+        for _, theirs in refresh.on:
+            if theirs not in delivered:
+                raise SettingsError(f'{where} delivers no column "{theirs}"{did_you_mean(theirs, delivered)}')
 
 
 def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:

@@ -153,7 +153,7 @@ def test_a_poll_is_one_line_on_stderr(sidecar: Sidecar, shop: SQLiteFile) -> Non
     assert answer.out == ""
     lines = answer.err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("table=orders rows=3 offset=1 lag_s=")
+    assert lines[0].startswith("table=orders rows=3 offset=1 backfill=done ms=")
     assert " ms=" in lines[0]
 
 
@@ -169,7 +169,7 @@ def test_changes_as_jsonl_keep_every_value(sidecar: Sidecar, shop: SQLiteFile) -
     rows = [json.loads(line) for line in answer.out.splitlines()]
     assert [(row["id"], row["_change_type"]) for row in rows] == [
         (1, "insert"),
-        (2, "update_postimage"),
+        (2, "insert"),
         (9007199254740993, "delete"),
     ]
     first, second, _ = rows
@@ -193,8 +193,8 @@ def test_changes_can_begin_after_an_offset_and_end_early(sidecar: Sidecar, shop:
     assert [json.loads(line)["id"] for line in sidecar(*jsonl, "--since", "1").out.splitlines()] == [3]
     assert len(sidecar(*jsonl, "--limit", "2").out.splitlines()) == 2
     assert sidecar(*jsonl, "--since", "2").out == ""
-    assert "update_postimage" in sidecar("changes", "orders").out
-    assert "update_postimage" not in sidecar("changes", "orders", "--limit", "1").out
+    assert "delete" in sidecar("changes", "orders").out
+    assert "delete" not in sidecar("changes", "orders", "--limit", "1").out
 
 
 def test_an_unknown_table_is_an_error_that_lists_the_known_ones(sidecar: Sidecar, shop: SQLiteFile) -> None:

@@ -112,8 +112,8 @@ def test_a_watermark_comes_back_as_it_was(mark: Watermark) -> None:
 
 
 def test_a_watermark_of_another_format_is_refused() -> None:
-    later = json.loads(codec.dump_watermark(Watermark("id by u"))) | {"format": 4}
-    with pytest.raises(ValueError, match="format 4; this version knows 3"):
+    later = json.loads(codec.dump_watermark(Watermark("id by u"))) | {"format": 5}
+    with pytest.raises(ValueError, match="format 5; this version knows 4"):
         codec.load_watermark(json.dumps(later))
 
 

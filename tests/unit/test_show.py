@@ -12,7 +12,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from sidecar import console, show
+from sidecar import console, show, show_backfills
 from sidecar.clock import FakeClock
 from sidecar.console import LoadProgress, set_up_logging
 from sidecar.errors import SettingsError, SourceUnavailable
@@ -72,7 +72,7 @@ def test_a_row_is_one_line_whatever_is_in_it() -> None:
     ("seconds", "expected"), [(0.04, "0.0 s"), (59, "59.0 s"), (90, "1.5 min"), (7200, "2.0 h"), (172_800, "2.0 d")]
 )
 def test_a_length_of_time_is_said_roughly(seconds: float, expected: str) -> None:
-    assert show.ago(seconds) == expected
+    assert show_backfills.ago(seconds) == expected
 
 
 def test_each_problem_of_settings_is_a_failure_and_a_servers_long_answer_is_one() -> None:

@@ -238,8 +238,8 @@ def test_a_folder_that_is_no_database_of_ours_is_refused(tmp_path: Path) -> None
 
 def test_a_watermark_of_a_later_version_is_named(tmp_path: Path) -> None:
     store = RocksDBWatermarkStore(tmp_path / "db", create=True)
-    store._write([("watermarks", b"t", b'{"format":4}')])
-    with pytest.raises(StateDamaged, match='the watermark of table "t" does not parse: watermark of format 4'):
+    store._write([("watermarks", b"t", b'{"format":5}')])
+    with pytest.raises(StateDamaged, match='the watermark of table "t" does not parse: watermark of format 5'):
         store.watermark("t")
     store.close()
 
