@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ import pyarrow as pa
 from connectors import postgres_catalog as catalog
 from connectors import postgres_literals as literals
 from connectors import postgres_types as types
+from connectors.postgres_copying import joined
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Session
+from connectors.postgres_session import Session, View
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.model import Horizon, Memory, Page, Table, Tracked, Wishes
 from sidecar.sql import quoted
@@ -32,6 +34,7 @@ class PostgresConnector(SourceConnector):
     scheme: ClassVar[str] = "postgresql"
     reads_ahead: ClassVar[bool] = True
     loads_by_key: ClassVar[bool] = True
+    takes_scopes: ClassVar[bool] = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -55,11 +58,33 @@ class PostgresConnector(SourceConnector):
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
+        with self._held(self._session.snapshot()):
+            yield
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[str | None]:
+        """Hold one snapshot, exported: what is asked inside, a horizon too, is of that instant, on a standby as well.
+
+        The server keeps all row versions that it shows until it ends.
+        """
+        with self._held(self._session.snapshot()):
+            yield self._session.export()
+
+    @contextlib.contextmanager
+    def join(self, name: str) -> Iterator[None]:
+        """Hold the snapshot that another connection exports as *name*; SourceUnavailable once that one is gone."""
+        with self._held(joined(self._session, name)):
+            yield
+
+    @contextlib.contextmanager
+    def _held(self, snapshot: AbstractContextManager[View]) -> Iterator[None]:
+        outermost = self._session.view is None
         try:
-            with self._session.snapshot():
+            with snapshot:
                 yield
         finally:
-            self._reader.forget()
+            if outermost:
+                self._reader.forget()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running."""

@@ -256,8 +256,8 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind its
-    primary; and how long the session has waited that waits longest for a lock.
+    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind
+    its primary; and how long the session has waited that waits longest for a lock.
     """
 
     replication_lag: float | None = None
