@@ -23,8 +23,11 @@ from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
 from connectors.postgres_session import Session, View
+from connectors.postgres_split import split
+from connectors.postgres_strain import strain
 from sidecar.connector import Finding, Source, SourceConnector
-from sidecar.model import Horizon, Memory, Page, Table, Tracked, Wishes
+from sidecar.errors import SidecarError
+from sidecar.model import Horizon, Memory, Page, Position, Strain, Table, Tracked, Wishes
 from sidecar.sql import quoted
 
 
@@ -40,6 +43,7 @@ class PostgresConnector(SourceConnector):
         super().__init__(source)
         self._session = Session(source)
         self._reader = Reader(self._session)
+        self._aside = Session(source)
         self._only_tables = True
 
     def tables(self) -> Sequence[str]:
@@ -85,6 +89,17 @@ class PostgresConnector(SourceConnector):
         finally:
             if outermost:
                 self._reader.forget()
+
+    def split(self, page: Page, parts: int) -> Sequence[Position]:
+        """Return keys that a sample of the table's pages tells; none for views, foreign tables, parts of a table."""
+        return split(self._session, self._reader, page, parts)
+
+    def strain(self) -> Strain:
+        """Return what the role may see of it, over a connection of its own: a snapshot that is held is left alone."""
+        try:
+            return strain(self._aside)
+        except SidecarError:
+            return Strain()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running."""
@@ -150,3 +165,4 @@ class PostgresConnector(SourceConnector):
 
     def close(self) -> None:
         self._session.close()
+        self._aside.close()

@@ -16,6 +16,8 @@ from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import Among, Column, Scalar
 
+_NO_PARAMETER = "08P01"  # the condition has a $1
+
 _INTEGER = re.compile(r"\s*[-+]?\d+\s*")
 
 
@@ -78,7 +80,7 @@ def check_condition(session: Session, table: str, source: str, condition: str) -
 def refused(error: psycopg.Error, session: Session, table: str, condition: str) -> Exception:
     """Return *error* as what it means if it is the condition that the server refuses."""
     found = translated(error, table, session.where)
-    if not isinstance(found, SettingsError):
+    if not isinstance(found, SettingsError) and error.sqlstate != _NO_PARAMETER:
         return found
     hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
     said = str(found).removeprefix(f'table "{table}": ')

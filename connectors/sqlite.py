@@ -18,6 +18,7 @@ from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
 from connectors.sqlite_query import Statement, check_condition, page_statements
 from connectors.sqlite_rows import arrow
+from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
@@ -184,7 +185,8 @@ class SQLiteConnector(SourceConnector):
             if indexed:
                 keys.refuse_hidden_nulls(connection, page, until)
             rows: list[tuple[object, ...]] = []
-            for statement in page_statements(page, ranges, position, indexed=indexed, until=until):
+            rowid = rowid_of(connection, page)
+            for statement in page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid):
                 rows += self._fetch(connection, page, statement, page.limit - len(rows))
                 if len(rows) >= page.limit:
                     break

@@ -38,7 +38,13 @@ def column(tracked: Tracked, name: str) -> str:
 
 
 def page_statements(
-    page: Page, ranges: Sequence[Range], position: Position | None, *, indexed: bool, until: Position | None = None
+    page: Page,
+    ranges: Sequence[Range],
+    position: Position | None,
+    *,
+    indexed: bool,
+    until: Position | None = None,
+    rowid: str | None = None,
 ) -> Iterator[Statement]:
     """Yield the SELECTs that together give *page*'s rows after *position* and up to *until*, in its order.
 
@@ -63,6 +69,10 @@ def page_statements(
             terms.append(f"(({', '.join(key)}) <= ({', '.join('?' * len(key))}){nulls})")
             parameters.extend(until)
         yield _select(page, terms, parameters, order)
+        return
+    if page.scope.among is not None:
+        terms, parameters = scope.either_way(key, position, until)
+        yield _select(page, terms, parameters, order, rowid)
         return
     if until is not None:
         for terms, parameters in scope.between(key, position, until):
@@ -97,11 +107,12 @@ def members(page: Page, parameters: list[Scalar]) -> list[str]:
     return terms
 
 
-def scoped(page: Page, parameters: list[Scalar]) -> list[str]:
+def scoped(page: Page, parameters: list[Scalar], rowid: str | None = None) -> list[str]:
     """Return the conditions that make a row one of *page*'s scope."""
     terms = [] if page.scope.where is None else [alone(page.scope.where)]
     if page.scope.among is not None:
-        terms.append(scope.among(page.tracked, page.scope.among, lambda name: column(page.tracked, name), parameters))
+        tracked = page.tracked
+        terms.append(scope.among(tracked, page.scope.among, lambda name: column(tracked, name), parameters, rowid))
     return terms
 
 
@@ -139,7 +150,9 @@ def check_quotes(tracked: Tracked, condition: str, shown: str) -> None:
             )
 
 
-def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]) -> Statement:
+def _select(
+    page: Page, terms: list[str], values: list[Scalar], order: list[str], rowid: str | None = None
+) -> Statement:
     tracked = page.tracked
     parameters: list[Scalar] = []
     wanted = [column(tracked, name) for name in names(tracked)]
@@ -147,6 +160,6 @@ def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]
     if gone:
         wanted.append(gone)
     parameters.extend(values)
-    where = " AND ".join([*terms, *members(page, parameters), *scoped(page, parameters)]) or "1"
+    where = " AND ".join([*terms, *members(page, parameters), *scoped(page, parameters, rowid)]) or "1"
     sql = f"SELECT {', '.join(wanted)} FROM {quoted(tracked.name)} WHERE {where} ORDER BY {', '.join(order)} LIMIT ?"
     return Statement(sql, tuple(parameters))

@@ -1,12 +1,14 @@
-"""A part of a table's rows, as SQLite finds it by an index: between two keys, and among some values. Pure."""
+"""A part of a table's rows, as SQLite finds it by an index: between two keys, and among some values."""
 
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
 from connectors import sqlite_types as types
-from sidecar.model import Among, Position, Scalar, Tracked
+from sidecar.model import Among, Page, Position, Scalar, Tracked
+from sidecar.sql import quoted
 
 
 def between(key: Sequence[str], low: Position | None, high: Position) -> Iterator[tuple[list[str], list[Scalar]]]:
@@ -67,10 +69,24 @@ def _folded(text: str) -> str:
     return text.rstrip(" ").lower()
 
 
-def among(tracked: Tracked, some: Among, column: Callable[[str], str], parameters: list[Scalar]) -> str:
+def either_way(key: Sequence[str], low: Position | None, high: Position | None) -> tuple[list[str], list[Scalar]]:
+    """Return a condition with its values that holds after *low*, to *high*, and is not to be searched by.
+
+    To the planner every bound leaves few rows; where others are asked for by their values, it is told otherwise.
+    """
+    row, marks = f"({', '.join(key)})", f"({', '.join('?' * len(key))})"
+    ends = [(end, operator) for end, operator in ((low, ">"), (high, "<=")) if end is not None]
+    terms = [f"likelihood({row} {operator} {marks}, 0.99)" for _, operator in ends]
+    return terms, [value for end, _ in ends for value in end]
+
+
+def among(
+    tracked: Tracked, some: Among, column: Callable[[str], str], parameters: list[Scalar], rowid: str | None = None
+) -> str:
     """Return the condition that a row is among *some*, by the columns' own affinity and collation.
 
-    A column that arrives as text and may hold numbers holds what is asked for as the one or as the other.
+    A column that arrives as text and may hold numbers holds what is asked for as the one or as the other. Several
+    columns are searched by the first one alone; where an index has them all, rows are found in it by their *rowid*.
     """
     declared = [described.type if (described := tracked.table.column(name)) else "" for name in some.columns]
     rows = []
@@ -81,7 +97,35 @@ def among(tracked: Tracked, some: Among, column: Callable[[str], str], parameter
         ]
         rows += list(itertools.product(*forms))
     parameters.extend(itertools.chain.from_iterable(rows))
-    if len(some.columns) == 1:
-        return f"{column(some.columns[0])} IN ({', '.join('?' * len(rows))})"
-    marks = f"({', '.join('?' * len(some.columns))})"
-    return f"({', '.join(map(column, some.columns))}) IN (VALUES {', '.join([marks] * len(rows))})"
+    names = [column(name) for name in some.columns]
+    if len(names) == 1:
+        return f"{names[0]} IN ({', '.join('?' * len(rows))})"
+    marks = f"({', '.join('?' * len(names))})"
+    table = f"(VALUES {', '.join([marks] * len(rows))}) AS wanted"
+    values = [f"wanted.column{n + 1}" for n in range(len(names))]
+    if rowid is None:
+        return f"({', '.join(names)}) IN (SELECT {', '.join(values)} FROM {table})"
+    same = " AND ".join(f"found.{quoted(name)} = {v}" for name, v in zip(some.columns, values, strict=True))
+    here = quoted(tracked.name)
+    return f"{here}.{rowid} IN (SELECT found.{rowid} FROM {table} CROSS JOIN {here} AS found ON {same})"
+
+
+def rowid_of(connection: sqlite3.Connection, page: Page) -> str | None:
+    """Return the word by which rows are found in an index of all columns that the page's values are of; None if there
+    is no such index, or no such word.
+    """
+    some, table = page.scope.among, page.tracked.table
+    if some is None or len(some.columns) == 1 or table.kind == "view":
+        return None
+    taken = {c.name.lower() for c in table.columns}
+    word = next((w for w in ("rowid", "_rowid_", "oid") if w not in taken), None)
+    wanted = {name.lower() for name in some.columns}
+    for (index,) in connection.execute("SELECT name FROM pragma_index_list(?) WHERE partial = 0", (table.name,)):
+        found = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (index,)).fetchall()
+        if {str(name).lower() for (name,) in found[: len(wanted)]} == wanted and word is not None:
+            try:
+                connection.execute(f"SELECT {word} FROM {quoted(table.name)} LIMIT 0")
+            except sqlite3.OperationalError:
+                return None  # WITHOUT ROWID
+            return word
+    return None
