@@ -29,12 +29,16 @@ from connectors.postgres_types import Wire, choice
 from connectors.postgres_values import Misfit
 from sidecar import codec
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.model import CURSOR, DELETED, VERSION, Page, Position, Tracked
+from sidecar.model import ALL, CURSOR, DELETED, VERSION, Page, Position, Tracked
 
 log = logging.getLogger("sidecar")
 
 BULK = 10_000
 """Rows of full pages in one go after which more are expected, and connectorx reads them."""
+
+CHUNK = 20_000
+"""Rows of one page from which connectorx makes up for its connection at once, where a part of a table is sure to have
+so many (50,000 orders: 90 ms against 167; 10,000: 29 against 27)."""
 
 _AHEAD_ROWS, _AHEAD_BYTES = 50_000, 64 << 20
 """What connectorx reads at once: enough to make up for its connection, and no more than is easily held."""
@@ -101,6 +105,12 @@ def _any_page(page: Page) -> Page:
     return dataclasses.replace(page, after=None, limit=0)
 
 
+def _is_large(page: Page) -> bool:
+    """Return whether a page is sure to be a large one: a part of a table that has other parts, too."""
+    part = page.after is not None or page.until is not None
+    return page.limit >= CHUNK and page.scan.name == "all" and part and page.scope == ALL
+
+
 class Reader:
     """Reads pages through a session, and remembers what it learnt about tables on the way."""
 
@@ -144,8 +154,9 @@ class Reader:
         page = dataclasses.replace(page, after=run.end() if held else page.after, limit=page.limit - held)
         statements = Statements(page, run.view.xmax)
         keys.refuse_hidden_nulls(self._session, statements, first=not run.rows and not held)
-        if run.rows >= BULK:
-            more = dataclasses.replace(page, limit=max(page.limit, run.worth(page.limit)))
+        if run.rows >= BULK or _is_large(page):
+            # How wide rows are is known once there are some.
+            more = dataclasses.replace(page, limit=max(page.limit, run.worth(page.limit) if run.rows else 0))
             rows = self.bulk(dataclasses.replace(statements, page=more))
             if rows is not None:
                 return rows, more.limit

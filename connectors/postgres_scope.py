@@ -83,7 +83,7 @@ def refused(error: psycopg.Error, session: Session, table: str, condition: str) 
     if not isinstance(found, SettingsError) and error.sqlstate != _NO_PARAMETER:
         return found
     hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
-    said = str(found).removeprefix(f'table "{table}": ')
+    said = str(found).removeprefix(f'table "{table}": ').rstrip(".")
     return SettingsError(
         f'table "{table}": the condition {condition!r} is none that the database can test: {said}.{hint} Write what '
         "could stand alone after WHERE in a SELECT from this table."

@@ -88,7 +88,7 @@ def test_a_condition_and_values_make_a_part(orders: Tracked, connector: Postgres
         ("true); COMMIT; DROP TABLE orders; SELECT (1", "cannot insert multiple commands|syntax error"),
         ("true ORDER BY a", "syntax error"),
         ("true /*", "unterminated"),
-        ("status = $1", "no parameter"),
+        ("status = $1", "requires 1"),
         ("owner", "must be type boolean"),
         ("status::int > 1", "invalid input syntax"),
         ("SELECT true", "syntax error"),
