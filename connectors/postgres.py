@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import pyarrow as pa
@@ -17,12 +18,16 @@ import pyarrow as pa
 from connectors import postgres_catalog as catalog
 from connectors import postgres_literals as literals
 from connectors import postgres_types as types
+from connectors.postgres_copying import joined
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Session
+from connectors.postgres_session import Session, View
+from connectors.postgres_split import split
+from connectors.postgres_strain import strain
 from sidecar.connector import Finding, Source, SourceConnector
-from sidecar.model import Horizon, Memory, Page, Table, Tracked, Wishes
+from sidecar.errors import SidecarError
+from sidecar.model import Horizon, Memory, Page, Position, Strain, Table, Tracked, Wishes
 from sidecar.sql import quoted
 
 
@@ -32,11 +37,13 @@ class PostgresConnector(SourceConnector):
     scheme: ClassVar[str] = "postgresql"
     reads_ahead: ClassVar[bool] = True
     loads_by_key: ClassVar[bool] = True
+    takes_scopes: ClassVar[bool] = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._session = Session(source)
         self._reader = Reader(self._session)
+        self._aside = Session(source)
         self._only_tables = True
 
     def tables(self) -> Sequence[str]:
@@ -55,11 +62,44 @@ class PostgresConnector(SourceConnector):
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
+        with self._held(self._session.snapshot()):
+            yield
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[str | None]:
+        """Hold one snapshot, exported: what is asked inside, a horizon too, is of that instant, on a standby as well.
+
+        The server keeps all row versions that it shows until it ends.
+        """
+        with self._held(self._session.snapshot()):
+            yield self._session.export()
+
+    @contextlib.contextmanager
+    def join(self, name: str) -> Iterator[None]:
+        """Hold the snapshot that another connection exports as *name*; SourceUnavailable once that one is gone."""
+        with self._held(joined(self._session, name)):
+            yield
+
+    @contextlib.contextmanager
+    def _held(self, snapshot: AbstractContextManager[View]) -> Iterator[None]:
+        outermost = self._session.view is None
         try:
-            with self._session.snapshot():
+            with snapshot:
                 yield
         finally:
-            self._reader.forget()
+            if outermost:
+                self._reader.forget()
+
+    def split(self, page: Page, parts: int) -> Sequence[Position]:
+        """Return keys that a sample of the table's pages tells; none for views, foreign tables, parts of a table."""
+        return split(self._session, self._reader, page, parts)
+
+    def strain(self) -> Strain:
+        """Return what the role may see of it, over a connection of its own: a snapshot that is held is left alone."""
+        try:
+            return strain(self._aside)
+        except SidecarError:
+            return Strain()
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running."""
@@ -125,3 +165,4 @@ class PostgresConnector(SourceConnector):
 
     def close(self) -> None:
         self._session.close()
+        self._aside.close()

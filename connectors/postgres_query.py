@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from connectors import postgres_literals as literals
+from connectors import postgres_scope as scope
 from connectors.postgres_types import Wire, choice, wire
 from sidecar import sql
 from sidecar.errors import SettingsError
-from sidecar.model import CURSOR, DELETED, VERSION, Column, Page, Scalar, Tracked
+from sidecar.model import CURSOR, DELETED, VERSION, Among, Column, Page, Scalar, Tracked
 from sidecar.sql import quoted
 
 ODD = "sidecar:odd"
@@ -68,7 +69,10 @@ class Statements:
             type_ = cursor_column(self.tracked, name).arrow
             return literals.literal(type_, literals.last_day_over(value) if pa.types.is_date(type_) else value)
 
-        return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true")
+        def among(some: Among, _: list[Scalar]) -> str:
+            return scope.among(some, [column(self.tracked, n) for n in some.columns], self.name)
+
+        return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true", among)
 
     def gone(self) -> str | None:
         """Return the condition that `deleted_at` says a row is deleted; None where nothing is to be said."""
@@ -82,8 +86,7 @@ class Statements:
 
     def deleted(self) -> str | None:
         parts = [p for p in (self.gone(), self.tracked.deleted_when) if p]
-        # On lines of their own: a user's condition may end in a comment.
-        return "(" + " OR ".join(f"(\n{p}\n)" for p in parts) + ") IS TRUE" if parts else None
+        return "(" + " OR ".join(map(sql.alone, parts)) + ") IS TRUE" if parts else None
 
     def condition(self, *, after: bool = True) -> str:
         """Return the page's WHERE, its versions reduced to those that may be new since `page.since`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 #
 # A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
 # transactions run. age() counts from the next id to be given out, and so says which that is.
-_VIEW = (
+VIEW = (
     "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
     " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
     " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
@@ -197,12 +197,15 @@ class Session:
         return self.connection.execute(sql, parameters or None).fetchall()
 
     @contextlib.contextmanager
-    def snapshot(self, table: str | None = None) -> Iterator[View]:
-        """Hold one snapshot; inside another it is that one. It ends with ROLLBACK: there is nothing to commit."""
+    def snapshot(self, table: str | None = None, *, taken: Callable[[], View] | None = None) -> Iterator[View]:
+        """Hold one snapshot; inside another it is that one. It ends with ROLLBACK: there is nothing to commit.
+
+        *taken* takes it in a way of its own.
+        """
         if self.view is not None:
             yield self.view
             return
-        self.view = self._begin(table)
+        self.view = self._begin(table, taken or self._view)
         try:
             yield self.view
         finally:
@@ -296,17 +299,17 @@ class Session:
                     text = text.replace(form, "***")
         return text
 
-    def _begin(self, table: str | None) -> View:
+    def _begin(self, table: str | None, take: Callable[[], View]) -> View:
         fresh = self._connection is None
         try:
-            return self._view()
+            return take()
         except psycopg.Error as error:
             # A held connection may have been cut since it was last used; nothing has been read on it yet.
             if fresh or not self._lost():
                 self._end()
                 raise translated(error, table, self.where) from None
         with self.errors(table):
-            return self._view()
+            return take()
 
     def _view(self) -> View:
         running = replayed = None
@@ -323,7 +326,7 @@ class Session:
                 # Promoted while the connection was held: it is another server now.
                 self._server = _server(self.connection)
                 return self._view()
-        cursor = self.connection.execute(f"{BEGIN}; {_VIEW}")
+        cursor = self.connection.execute(f"{BEGIN}; {VIEW}")
         cursor.nextset()
         row = cursor.fetchone()
         assert row is not None

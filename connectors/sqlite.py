@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from connectors import sqlite_conditions as scoped
+from connectors import sqlite_keys as keys
 from connectors import sqlite_types as types
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
 from connectors.sqlite_query import Statement, check_condition, page_statements
 from connectors.sqlite_rows import arrow
+from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
@@ -43,11 +46,12 @@ class SQLiteConnector(SourceConnector):
     """One SQLite file, read by its own process's sqlite3, never written.
 
     The connection is held, a transaction never is: each read is fetched to memory and let go. So `snapshot` holds
-    nothing, and two reads may see two states; the core is made for that.
+    nothing, and two reads may see two states; the core is made for that. Only `copying` holds one.
     """
 
     reads_ahead = True
     loads_by_key = True
+    takes_scopes = True
     scheme = "sqlite"
 
     def __init__(self, source: Source) -> None:
@@ -94,6 +98,17 @@ class SQLiteConnector(SourceConnector):
         with self._lock:
             self.file.look()
         yield
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[str | None]:
+        """Hold one read transaction: all tables are seen at one instant. Other connections cannot join it.
+
+        Meanwhile a WAL can grow only, and in rollback mode no writer can commit.
+        """
+        with contextlib.ExitStack() as held:
+            with self._lock:
+                held.enter_context(self.file.holding())
+            yield None
 
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         with self._lock, self.file.reading(tracked.name) as connection:
@@ -162,21 +177,29 @@ class SQLiteConnector(SourceConnector):
         tracked = page.tracked
         check_condition(tracked)
         with self.file.reading(tracked.name) as connection:
+            if page.scope.where is not None:
+                scoped.check(connection, page)
             ranges, indexed = self._cursors.ranges(connection, page)
-            position = self._cursors.raw(connection, page)
+            position = self._cursors.raw(connection, page, page.after)
+            until = self._cursors.raw(connection, page, page.until)
+            if indexed:
+                keys.refuse_hidden_nulls(connection, page, until)
             rows: list[tuple[object, ...]] = []
-            for statement in page_statements(page, ranges, position, indexed=indexed):
-                rows += self._fetch(connection, tracked, statement, page.limit - len(rows))
+            rowid = rowid_of(connection, page)
+            for statement in page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid):
+                rows += self._fetch(connection, page, statement, page.limit - len(rows))
                 if len(rows) >= page.limit:
                     break
+            keys.refuse_nulls(connection, tracked, rows)
         table = arrow(tracked, rows)
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
 
     def _fetch(
-        self, connection: sqlite3.Connection, tracked: Tracked, statement: Statement, limit: int
+        self, connection: sqlite3.Connection, page: Page, statement: Statement, limit: int
     ) -> list[tuple[object, ...]]:
+        tracked = page.tracked
         parameters = (*statement.parameters, limit)
         try:
             return connection.execute(statement.sql, parameters).fetchall()
@@ -189,6 +212,8 @@ class SQLiteConnector(SourceConnector):
                     connection.text_factory = str
             if tracked.deleted_when and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
                 _check_condition(connection, tracked)
+            if page.scope.where is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+                raise scoped.refused(page, error) from error
             raise
 
 

@@ -6,6 +6,7 @@ question here is asked of an index, costs microseconds, and is asked once a pass
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sqlite3
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from connectors.sqlite_query import column, members, page_statements
 from connectors.sqlite_ranges import Range
 from sidecar import cursor
 from sidecar.errors import SettingsError
-from sidecar.model import Memory, Page, Scalar, Tracked
+from sidecar.model import ALL, Memory, Page, Position, Scalar, Tracked
 from sidecar.sql import quoted
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class Cursors:
         offsets = closed is not None and (not indexed or self._is_shifted(connection, page, name, closed))
         return ranges_.texts(closed, tracked.timezone, offsets=offsets), indexed
 
-    def raw(self, connection: sqlite3.Connection, page: Page) -> tuple[Scalar, ...] | None:
-        """Return *page*'s position as it stands in the file: a number that was delivered as text is one again."""
-        if page.after is None:
+    def raw(self, connection: sqlite3.Connection, page: Page, position: Position | None) -> Position | None:
+        """Return *position* as it stands in the file: a number that was delivered as text is one again."""
+        if position is None:
             return None
         tracked, found = page.tracked, []
         columns = ((page.scan.cursor,) if page.scan.cursor else ()) + tracked.key
-        for name, value in zip(columns, page.after, strict=True):
+        for name, value in zip(columns, position, strict=True):
             number = types.number(value)
             if number is not value and name == page.scan.cursor:
                 found.append(value if self.holds(connection, page, name) == "text" else number)
@@ -261,6 +262,7 @@ def plan(connection: sqlite3.Connection, page: Page) -> list[str]:
     # EXPLAIN runs nothing, so it never notices a new schema: a real statement does, and the version in the text keeps
     # an old EXPLAIN from being taken out of the statement cache.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    page = dataclasses.replace(page, scope=ALL)
     version = connection.execute("PRAGMA schema_version").fetchone()[0]
     stretch = [Range(0 if page.scan.cursor is None else "2024-01-01")]
     statement = next(page_statements(page, stretch, None, indexed=True))

@@ -54,9 +54,12 @@ class File:
         self._identity: os.stat_result | None = None
         self._had_tables = False
         self._deadline: float | None = None
+        self._held: sqlite3.Connection | None = None
 
     def connection(self) -> sqlite3.Connection:
         """Return the open connection; the file at the path may have been replaced since (see `look`)."""
+        if self._held is not None and self._held is not self._connection:
+            raise SourceUnavailable(f"{self.path}: it was lost in the middle of a copy of what it held at one instant")
         if self._connection is None:
             self._open()
             assert self._connection is not None
@@ -65,6 +68,8 @@ class File:
     def look(self) -> os.stat_result:
         """Make sure that the connection is to the file that is at the path now, and that the file is whole."""
         now = self._stat()
+        if self._held is not None:
+            return now  # whatever stands there now, what is held open is what is read
         before = self._identity
         if before is not None and self._connection is not None:
             if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
@@ -86,15 +91,32 @@ class File:
         connection = self.connection()
         self._deadline = self.source.clock.monotonic() + self.source.statement_timeout
         try:
-            connection.execute("BEGIN")
+            if self._held is None:
+                connection.execute("BEGIN")
             yield connection
         except sqlite3.Error as error:
             self.fail(error, table)
         finally:
             self._deadline = None
-            with contextlib.suppress(sqlite3.Error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            if self._held is None:
+                _end(connection)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold one read transaction over all reads inside; inside another it is that one."""
+        if self._held is not None:
+            yield
+            return
+        self.look()
+        with self.reading() as connection:
+            # Only its first read takes the snapshot.
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._held = connection
+        try:
+            yield
+        finally:
+            self._held = None
+            _end(connection)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -224,3 +246,9 @@ class File:
             "this user). Let the application keep the database open; or let this user write to the directory; or, as "
             "its owner, set PRAGMA journal_mode = DELETE"
         )
+
+
+def _end(connection: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from connectors import sqlite_scope as scope
 from connectors.sqlite_ranges import Range, after
 from sidecar.errors import SettingsError
-from sidecar.model import Page, Scalar, Tracked
-from sidecar.sql import quoted
+from sidecar.model import Page, Position, Scalar, Tracked
+from sidecar.sql import alone, quoted
 
 _QUOTED = re.compile(r"('(?:[^']|'')*')" + r'|"((?:[^"]|"")*)"')
 
@@ -37,9 +38,15 @@ def column(tracked: Tracked, name: str) -> str:
 
 
 def page_statements(
-    page: Page, ranges: Sequence[Range], position: tuple[Scalar, ...] | None, *, indexed: bool
+    page: Page,
+    ranges: Sequence[Range],
+    position: Position | None,
+    *,
+    indexed: bool,
+    until: Position | None = None,
+    rowid: str | None = None,
 ) -> Iterator[Statement]:
-    """Yield the SELECTs that together give *page*'s rows after *position*, in its order.
+    """Yield the SELECTs that together give *page*'s rows after *position* and up to *until*, in its order.
 
     With an index each stretch is a search of its own, and so is each part of a tie: a row value over a tie costs the
     whole group a page. Without one, every statement would be a scan, so there is but one.
@@ -56,7 +63,20 @@ def page_statements(
         if position is not None:
             terms.append(f"({', '.join(order)}) > ({', '.join('?' * len(order))})")
             parameters.extend(position)
+        if until is not None:
+            # A NULL in a key is an error, and not to be passed over.
+            nulls = "".join(f" OR {name} IS NULL" for name in key)
+            terms.append(f"(({', '.join(key)}) <= ({', '.join('?' * len(key))}){nulls})")
+            parameters.extend(until)
         yield _select(page, terms, parameters, order)
+        return
+    if page.scope.among is not None:
+        terms, parameters = scope.either_way(key, position, until)
+        yield _select(page, terms, parameters, order, rowid)
+        return
+    if until is not None:
+        for terms, parameters in scope.between(key, position, until):
+            yield _select(page, terms, parameters, order)
         return
     if position is None:
         for each in ranges if cursor else [Range()]:
@@ -87,6 +107,15 @@ def members(page: Page, parameters: list[Scalar]) -> list[str]:
     return terms
 
 
+def scoped(page: Page, parameters: list[Scalar], rowid: str | None = None) -> list[str]:
+    """Return the conditions that make a row one of *page*'s scope."""
+    terms = [] if page.scope.where is None else [alone(page.scope.where)]
+    if page.scope.among is not None:
+        tracked = page.tracked
+        terms.append(scope.among(tracked, page.scope.among, lambda name: column(tracked, name), parameters, rowid))
+    return terms
+
+
 def deleted(tracked: Tracked, parameters: list[Scalar]) -> str | None:
     """Return an expression that is 1 for a soft-deleted row and 0 for any other; None where there are none."""
     parts = []
@@ -98,26 +127,32 @@ def deleted(tracked: Tracked, parameters: list[Scalar]) -> str | None:
             parameters.extend(tracked.not_deleted)
         parts.append(part)
     if tracked.deleted_when:
-        # On a line of its own, for it may end in a comment.
-        parts.append(f"(\n{tracked.deleted_when}\n)")
+        parts.append(alone(tracked.deleted_when))
     return f"CASE WHEN {' OR '.join(f'({p})' for p in parts)} THEN 1 ELSE 0 END" if parts else None
 
 
 def check_condition(tracked: Tracked) -> None:
     """Raise SettingsError if `deleted_when` puts something in double quotes that is no column: a text, to SQLite."""
     condition = tracked.deleted_when or ""
+    check_quotes(tracked, condition, f"deleted_when = {condition!r}")
+
+
+def check_quotes(tracked: Tracked, condition: str, shown: str) -> None:
+    """Raise SettingsError if *condition* puts something in double quotes that is no column: a text, to SQLite."""
     if re.search(r"\bselect\b", condition, re.IGNORECASE):
         return  # of another table, perhaps
     known = {name.lower() for name in (tracked.name, *(c.name for c in tracked.table.columns))}
     for text, name in _QUOTED.findall(condition):
         if not text and name.replace('""', '"').lower() not in known:
             raise SettingsError(
-                f'table "{tracked.name}": deleted_when = {condition!r}: there is no column "{name}"; '
+                f'table "{tracked.name}": {shown}: there is no column "{name}"; '
                 f"a text stands in single quotes, '{name}'"
             )
 
 
-def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]) -> Statement:
+def _select(
+    page: Page, terms: list[str], values: list[Scalar], order: list[str], rowid: str | None = None
+) -> Statement:
     tracked = page.tracked
     parameters: list[Scalar] = []
     wanted = [column(tracked, name) for name in names(tracked)]
@@ -125,6 +160,6 @@ def _select(page: Page, terms: list[str], values: list[Scalar], order: list[str]
     if gone:
         wanted.append(gone)
     parameters.extend(values)
-    where = " AND ".join([*terms, *members(page, parameters)]) or "1"
+    where = " AND ".join([*terms, *members(page, parameters), *scoped(page, parameters, rowid)]) or "1"
     sql = f"SELECT {', '.join(wanted)} FROM {quoted(tracked.name)} WHERE {where} ORDER BY {', '.join(order)} LIMIT ?"
     return Statement(sql, tuple(parameters))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sidecar.model import Page, Scalar
+from sidecar.model import Among, Page, Position, Scalar
 
 
 @dataclass
@@ -19,13 +19,15 @@ class Dialect:
     """How a database writes identifiers and takes values.
 
     bind(column, value, parameters) returns the SQL text for a position's *value* compared with *column*, and may append
-    to *parameters*; bound(column, value) is the same for a comparable integer (a closed value).
+    to *parameters*; bound(column, value) is the same for a comparable integer (a closed value). among(some, parameters)
+    returns the condition that a row is among some values; without it, it is a list of row values.
     """
 
     quote: Callable[[str], str]
     bind: Callable[[str, Scalar, list[Scalar]], str]
     bound: Callable[[str, int, list[Scalar]], str]
     gone: Callable[[list[Scalar]], str]
+    among: Callable[[Among, list[Scalar]], str] | None = None
 
 
 @dataclass
@@ -45,14 +47,24 @@ def quoted(name: str) -> str:
 
 
 def where(page: Page, dialect: Dialect, *, after: bool = True) -> Where:
-    """Return *page*'s condition: its pass, above closed, not read by an earlier pass, after the position."""
+    """Return *page*'s condition: its pass and scope, above closed, not read by an earlier pass, after the position, and
+    not beyond its end.
+    """
     found = Where()
     following = after and page.after is not None
     # What follows a row of the pass is above closed, as that row was.
     _membership(page, dialect, found, bounded=not (following and page.scan.cursor))
     if following:
         _after(page, dialect, found)
+    if page.until is not None:
+        found.terms.append(_compared(page, dialect, "<=", page.until, found))
+    _scope(page, dialect, found)
     return found
+
+
+def alone(condition: str) -> str:
+    """Return a condition that somebody wrote, between parentheses, on lines of its own: it may end in a comment."""
+    return f"(\n{condition}\n)"
 
 
 def order(page: Page, dialect: Dialect) -> str:
@@ -89,6 +101,30 @@ def _after(page: Page, dialect: Dialect, found: Where) -> None:
     if page.scan.cursor is not None:
         first = dialect.bind(columns[0], page.after[0], found.parameters)
         found.terms.append(f"{dialect.quote(columns[0])} >= {first}")
-    values = ", ".join(dialect.bind(c, v, found.parameters) for c, v in zip(columns, page.after, strict=True))
-    names = ", ".join(dialect.quote(c) for c in columns)
-    found.terms.append(f"({names}) > ({values})")
+    found.terms.append(_compared(page, dialect, ">", page.after, found))
+
+
+def _compared(page: Page, dialect: Dialect, operator: str, position: Position, found: Where) -> str:
+    columns = order_columns(page)
+    values = ", ".join(dialect.bind(c, v, found.parameters) for c, v in zip(columns, position, strict=True))
+    return f"({', '.join(map(dialect.quote, columns))}) {operator} ({values})"
+
+
+def _scope(page: Page, dialect: Dialect, found: Where) -> None:
+    if page.scope.where is not None:
+        found.terms.append(alone(page.scope.where))
+    among = page.scope.among
+    if among is not None:
+        found.terms.append((dialect.among or _listed(dialect))(among, found.parameters))
+
+
+def _listed(dialect: Dialect) -> Callable[[Among, list[Scalar]], str]:
+    def among(some: Among, parameters: list[Scalar]) -> str:
+        bound = (
+            ", ".join(dialect.bind(c, v, parameters) for c, v in zip(some.columns, value, strict=True))
+            for value in some.values
+        )
+        rows = ", ".join(f"({row})" for row in bound)
+        return f"({', '.join(map(dialect.quote, some.columns))}) IN ({rows})"
+
+    return among

@@ -9,7 +9,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
+
+from sidecar.clock import SystemClock
 from tests.servers import NOBODY, Database, NoServer, OwnServer, free_port, url_of
 
 
@@ -48,3 +52,19 @@ def standby_of(database: Database) -> Iterator[str]:
             running.kill()
             running.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def caught_up(primary: psycopg.Connection[tuple[Any, ...]], standby: str) -> None:
+    """Wait until *standby* shows what *primary* has committed."""
+    clock = SystemClock()
+    row = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    for _ in range(400):
+        try:
+            with psycopg.connect(standby, autocommit=True) as connection:
+                if connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", row).fetchone() == (True,):
+                    return
+        except psycopg.OperationalError:
+            pass
+        clock.sleep(0.05)
+    raise AssertionError("the standby does not follow")

@@ -11,6 +11,7 @@ from connectors.sqlite import SQLiteConnector
 from sidecar.clock import instant
 from sidecar.connector import Source, SourceConnector
 from sidecar.sql import quoted
+from sidecar.testing.chunks import ChunksContract
 from sidecar.testing.contract import Connect, ConnectorContract, Row, Writer
 from tests.conftest import SQLiteFile
 
@@ -70,3 +71,14 @@ class TestSQLite(ConnectorContract):
         yield connect
         for connector in opened:
             connector.close()
+
+
+class TestSQLiteInWAL(ChunksContract):
+    """What a copy is asked for, where a writer goes on meanwhile."""
+
+    @pytest.fixture
+    def writer(self, sqlite_db: SQLiteFile) -> Writer:
+        sqlite_db.connection.execute("PRAGMA journal_mode = WAL")
+        return SQLiteWriter(sqlite_db)
+
+    connect = TestSQLite.connect

@@ -16,7 +16,7 @@ from sidecar.connector import Source
 from sidecar.model import Page
 from sidecar.testing.contract import Follower, tracked
 from tests.servers import Database, NoServer
-from tests.standby import standby_of
+from tests.standby import caught_up, standby_of
 
 
 @pytest.fixture
@@ -27,22 +27,6 @@ def standby(pg: Database) -> Iterator[str]:
             yield url
     except NoServer as error:
         pytest.skip(str(error))
-
-
-def caught_up(primary: psycopg.Connection, standby: str) -> None:
-    """Wait until *standby* shows what *primary* has committed."""
-    clock = SystemClock()
-    row = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
-    assert row is not None
-    for _ in range(400):
-        try:
-            with psycopg.connect(standby, autocommit=True) as connection:
-                if connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", row).fetchone() == (True,):
-                    return
-        except psycopg.OperationalError:
-            pass
-        clock.sleep(0.05)
-    raise AssertionError("the standby does not follow")
 
 
 def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) -> None:
