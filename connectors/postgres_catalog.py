@@ -223,6 +223,17 @@ def size(session: Session, table: Table) -> int:
     return int(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
 
 
+def own_setting(session: Session, name: str) -> bool:
+    """Return whether the role has been given a value of its own for the setting *name*."""
+    sql = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_db_role_setting AS s JOIN pg_catalog.pg_roles AS r"
+        " ON r.oid = s.setrole, pg_catalog.unnest(s.setconfig) AS told WHERE r.rolname = session_user"
+        " AND pg_catalog.split_part(told, '=', 1) = %s AND s.setdatabase IN (0,"
+        " (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())))"
+    )
+    return bool(session.rows(sql, (name,))[0][0])
+
+
 def _oid(session: Session, table: Table) -> int:
     schema, name = table.path
     found = session.rows(_FIND.format(_IN_SCHEMA), (name, schema), table=table.name)

@@ -35,6 +35,15 @@ _HARMLESS = {
     *("target_session_attrs", "load_balance_hosts"),
 }
 
+# A value of type money is a whole number of the smallest unit. How many decimals that makes is said by the locale
+# alone, and C's are two: a currency with other ones is printed by its own. What this role was given for itself says
+# nothing of how others have written.
+_MONETARY = """(
+    SELECT CASE WHEN source IN ('user', 'database user', 'client')
+    OR pg_catalog.scale(1::pg_catalog.money::pg_catalog.numeric) = 2 THEN 'C' ELSE setting END
+    FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'
+)"""
+
 
 class Session:
     """The connection, and the snapshot it is in, if any."""
@@ -235,7 +244,6 @@ def _pins(source: Source, version: int) -> str:
         "IntervalStyle": "postgres",
         "extra_float_digits": "1",
         "bytea_output": "hex",
-        "lc_monetary": "C",
         "statement_timeout": f"{math.ceil(source.statement_timeout * 1000)}",
         "lock_timeout": f"{math.ceil(source.lock_timeout * 1000)}",
         "idle_in_transaction_session_timeout": "0",
@@ -243,7 +251,8 @@ def _pins(source: Source, version: int) -> str:
         **({"transaction_timeout": "0"} if version >= 170000 else {}),
         "default_transaction_read_only": "on",
     }
-    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in pins.items())
+    settings = {"lc_monetary": _MONETARY, **{k: f"'{v}'" for k, v in pins.items()}}
+    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', {v}, false)" for k, v in settings.items())
 
 
 def _parameters(source: Source) -> Mapping[str, object]:

@@ -75,7 +75,11 @@ CASES = (
     Case("macaddr8", ("08:00:2b:01:02:03:04:05",)),
     Case("bit(3)", ("101",)),
     Case("varbit", ("", "10")),
-    Case("money", ("-1234.5",), "dollars and points, whatever the server's locale"),
+    Case(
+        "money",
+        ("-1234.5",),
+        "dollars and points; of a currency without two decimals, as the database's locale prints it",
+    ),
     Case("int4range", ("[1,5)", "empty")),
     Case("int4multirange", ("{[1,3),[5,9)}",)),
     Case("tstzrange", ("[2024-05-01 10:00+00,)",)),
