@@ -43,7 +43,7 @@ format: install ## Fix what can be fixed automatically
 types: install ## Check types
 	@$(BIN)/mypy
 
-types-matrix: install ## Write the matrix of types in docs/types.md, from a real server
+types-matrix: install ## Write the matrix of types in docs/types.md, from real databases
 	@$(BIN)/python -m tests.types_matrix
 
 bench: install ## Run the benchmarks

@@ -1,9 +1,10 @@
 """PostgreSQL as a source, 13 or newer, read by a role that may SELECT and nothing more; standbys too.
 
 What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
-transactions it knows. Sessions are in `postgres_session.py`, the catalog in `postgres_catalog.py`, SELECTs in
-`postgres_query.py`, the two readers in `postgres_read.py`, types in `postgres_types.py`, values that arrive as text in
-`postgres_values.py`, literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`.
+transactions it knows. Sessions are in `postgres_session.py`, snapshots in `postgres_view.py`, the catalog in
+`postgres_catalog.py`, SELECTs in `postgres_query.py`, the two readers in `postgres_read.py`, types in
+`postgres_types.py`, values that arrive as text in `postgres_values.py`, literals in `postgres_literals.py`, and what
+`sidecar check` says in `postgres_check.py`.
 """
 
 from __future__ import annotations

@@ -154,15 +154,22 @@ def describe(session: Session, name: str) -> Table:
     return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
 
 
+# A type that is made of others changes with them, however deep they lie.
 _OUTLINE = """
+WITH RECURSIVE own(oid) AS (SELECT %s::pg_catalog.regclass::oid), part(type) AS (
+  SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = (SELECT oid FROM own) AND attnum > 0
+  UNION
+  SELECT made.type FROM part JOIN pg_catalog.pg_type AS t ON t.oid = part.type CROSS JOIN LATERAL (
+    VALUES (t.typelem), (t.typbasetype)
+    UNION ALL
+    SELECT atttypid FROM pg_catalog.pg_attribute WHERE t.typtype = 'c' AND attrelid = t.typrelid AND attnum > 0
+  ) AS made(type))
 SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
   '/', attrelid, attnum, attname, atttypid, atttypmod, attndims, attnotnull, attisdropped, attacl), ','
   ORDER BY attrelid, attnum))
-FROM pg_catalog.pg_attribute, (SELECT %s::pg_catalog.regclass::oid AS oid) AS own
-WHERE attnum > 0 AND (attrelid = own.oid OR attrelid IN (
-  SELECT made.typrelid FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
-  JOIN pg_catalog.pg_type AS made ON made.oid IN (t.oid, t.typelem, t.typbasetype)
-  WHERE a.attrelid = own.oid AND a.attnum > 0 AND made.typrelid <> 0))
+FROM pg_catalog.pg_attribute WHERE attnum > 0 AND attrelid IN (
+  SELECT oid FROM own UNION
+  SELECT t.typrelid FROM part JOIN pg_catalog.pg_type AS t ON t.oid = part.type WHERE t.typtype = 'c')
 """
 
 
@@ -221,6 +228,17 @@ def size(session: Session, table: Table) -> int:
         " SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0)::int8 FROM tree"
     )
     return int(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
+
+
+def own_setting(session: Session, name: str) -> bool:
+    """Return whether the role has been given a value of its own for the setting *name*."""
+    sql = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_db_role_setting AS s JOIN pg_catalog.pg_roles AS r"
+        " ON r.oid = s.setrole, pg_catalog.unnest(s.setconfig) AS told WHERE r.rolname = session_user"
+        " AND pg_catalog.split_part(told, '=', 1) = %s AND s.setdatabase IN (0,"
+        " (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())))"
+    )
+    return bool(session.rows(sql, (name,))[0][0])
 
 
 def _oid(session: Session, table: Table) -> int:

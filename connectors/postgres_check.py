@@ -12,6 +12,7 @@ from connectors import postgres_catalog as catalog
 from connectors import postgres_literals as literals
 from connectors.postgres_query import Statements, column, cursor_column, source
 from connectors.postgres_session import Session
+from connectors.postgres_types import kind_of
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
 from sidecar.cursor import PER_SECOND
@@ -31,6 +32,7 @@ def findings(session: Session, tracked: Tracked, clock: Clock) -> Sequence[Findi
         return [
             *_clock(session, tracked, clock),
             *_relation(session, tracked),
+            *_money(session, tracked),
             *_key(session, tracked),
             *(finding for scan in tracked.passes for finding in _pass(session, _page(tracked, scan))),
         ]
@@ -86,6 +88,18 @@ def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
             tracked.name,
             f"no primary key; rows are told apart by {_listed(tracked.key)}",
             "These columns must be unique together and never NULL.",
+        )
+
+
+def _money(session: Session, tracked: Tracked) -> Iterator[Finding]:
+    names = [c.name for c in tracked.columns if any(k.builtin and k.name == "money" for k in kind_of(c).leaves())]
+    if names and catalog.own_setting(session, "lc_monetary"):
+        yield Finding(
+            "warning",
+            tracked.name,
+            f"{_listed(names)}: money, which does not say how many decimals it has; the role has an lc_monetary of its"
+            " own, so two are taken for granted",
+            "ALTER ROLE … RESET lc_monetary, to have those of the database's.",
         )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import psycopg
 
 from connectors.postgres_literals import setting
-from connectors.postgres_session import BEGIN, VIEW, Session, View
+from connectors.postgres_session import Session
+from connectors.postgres_view import BEGIN, VIEW, View
 from sidecar.errors import SourceUnavailable
 
 _GONE = ("22023", "55000", "42704")  # no such snapshot; its transaction is over; no such file, in version 18

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres_session import Running, Server, View
+from connectors.postgres_view import Running, Server, View
 from sidecar.model import Hold, Horizon, Memory
 
 _KEPT = 64

@@ -24,9 +24,10 @@ from connectors import postgres_scope as scope
 from connectors import postgres_values as values_
 from connectors.postgres_literals import Values
 from connectors.postgres_query import ODD, Statements, cursor_column, source
-from connectors.postgres_session import BEGIN, Session, View
+from connectors.postgres_session import Session
 from connectors.postgres_types import Wire, choice
 from connectors.postgres_values import Misfit
+from connectors.postgres_view import BEGIN, View
 from sidecar import codec
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.model import ALL, CURSOR, DELETED, VERSION, Page, Position, Tracked

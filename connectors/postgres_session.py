@@ -1,6 +1,6 @@
 """One held connection to PostgreSQL: opened on demand, pinned, read-only, and reopened when it has broken.
 
-A snapshot is one transaction, `REPEATABLE READ READ ONLY`: it needs no right but SELECT and works on a hot standby.
+What a snapshot is, and what is asked of the server when one is taken, is in `postgres_view.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
@@ -17,25 +16,12 @@ import psycopg
 from psycopg import conninfo, pq
 
 from connectors.postgres_errors import LOGIN, translated
+from connectors.postgres_view import Connection, Server, View, server, take
 from sidecar.clock import Clock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
-
-BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
-# statement_timestamp() is when the server received the statement, so just before it took the snapshot: a transaction
-# that this snapshot does not know can only have begun later. On a standby these are the primary's transactions.
-#
-# A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
-# transactions run. age() counts from the next id to be given out, and so says which that is.
-VIEW = (
-    "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
-    " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
-    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
-)
 
 _OLDEST_VERSION = 130000  # the first with pg_current_snapshot()
 
@@ -49,92 +35,14 @@ _HARMLESS = {
     *("target_session_attrs", "load_balance_hosts"),
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The oldest transaction of the other sessions at the time `asked`: when it `began` (None: there is none), and
-    `who` that is; and the name of a `prepared` one, which belongs to no session. Microseconds UTC.
-    """
-
-    asked: int
-    began: int | None
-    who: str
-    prepared: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one snapshot is: transactions below `xmin` are over, those from `xmax` on are not; and when it was.
-
-    `next` is the id that had not been given out yet. None runs if it is `xmin`. `known` is the instant up to which the
-    snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
-    it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
-    role may see it.
-    """
-
-    xmin: int
-    xmax: int
-    next: int
-    now: int
-    known: int | None
-    running: Running | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, and
-    whether the role sees what other sessions do there.
-
-    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
-    """
-
-    identity: str
-    standby: bool
-    sees_sessions: bool
-
-
-# The timeline of what is being written now; a standby only knows that of its last restart point.
-_SERVER = (
-    "SELECT system_identifier::text || '/' || CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
-    " pg_catalog.lpad(pg_catalog.to_hex(timeline_id), 8, '0') ELSE"
-    " pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,"
-    " pg_catalog.pg_is_in_recovery()"
-    " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
-)
-
-_SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
-
-# To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
-# begins in between has a later clock. The prepared ones are looked up last: what is prepared meanwhile was still a
-# session. Vacuum and senders of WAL write no rows, nor do another database's sessions.
-#
-# A session with track_activities off does not say what it does: then the numbers have to do.
-_RUNNING = """\
-SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who, (
-    SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
-    ORDER BY prepared LIMIT 1
-), EXISTS (
-    SELECT FROM pg_catalog.pg_stat_activity
-    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
-    AND backend_type NOT IN ('autovacuum worker', 'walsender')
-    AND (state = 'disabled' OR backend_xid IS NOT NULL AND xact_start IS NULL)
-) FROM (SELECT pg_catalog.clock_timestamp() AS asked OFFSET 0) AS one LEFT JOIN LATERAL (
-    SELECT (extract(epoch FROM xact_start) * 1000000)::int8 AS began, pg_catalog.concat(
-        'session ', pid, ' of ', usename, CASE WHEN application_name <> '' THEN ', ' || application_name END,
-        ', ', state
-    ) AS who
-    FROM pg_catalog.pg_stat_activity
-    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
-    AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
-    ORDER BY xact_start LIMIT 1
-) AS oldest ON true"""
-
-
-# What has not been replayed was written after this. To be read before the snapshot is taken, for the same reason.
-_REPLAYED = (
-    "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8,"
-    " pg_catalog.pg_is_in_recovery()"
-)
+# A value of type money is a whole number of the smallest unit. How many decimals that makes is said by the locale
+# alone, and C's are two: a currency with other ones is printed by its own. What this role was given for itself says
+# nothing of how others have written.
+_MONETARY = """(
+    SELECT CASE WHEN source IN ('user', 'database user', 'client')
+    OR pg_catalog.scale(1::pg_catalog.money::pg_catalog.numeric) = 2 THEN 'C' ELSE setting END
+    FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'
+)"""
 
 
 class Session:
@@ -276,11 +184,11 @@ class Session:
             raise SettingsError(f"{self.where}: PostgreSQL {version // 10_000} is too old; Sidecar needs 13 or newer")
         try:
             connection.execute(_pins(self._source, version))
-            server = _server(connection)
+            reached = server(connection)
         except psycopg.Error as error:
             connection.close()
             raise translated(error, None, self.where) from None
-        return connection, server
+        return connection, reached
 
     def _refused(self, error: psycopg.Error) -> SidecarError:
         """Return why there is no connection. Its SQLSTATE is not handed on, so the server's words have to do."""
@@ -312,26 +220,12 @@ class Session:
             return take()
 
     def _view(self) -> View:
-        running = replayed = None
-        if self.server.sees_sessions:
-            seen = self.connection.execute(_RUNNING).fetchone()
-            assert seen is not None
-            *what, hidden = seen
-            running = None if hidden else Running(*what)
-        if self.server.standby:
-            last = self.connection.execute(_REPLAYED).fetchone()
-            assert last is not None
-            replayed, standby = last
-            if not standby:
-                # Promoted while the connection was held: it is another server now.
-                self._server = _server(self.connection)
-                return self._view()
-        cursor = self.connection.execute(f"{BEGIN}; {VIEW}")
-        cursor.nextset()
-        row = cursor.fetchone()
-        assert row is not None
-        xmin, xmax, given, now = map(int, row)
-        return View(xmin, xmax, xmax + given, now, replayed if self.server.standby else now, running)
+        found = take(self.connection, self.server)
+        if found is None:
+            # Promoted while the connection was held: it is another server now.
+            self._server = server(self.connection)
+            return self._view()
+        return found
 
     def _lost(self) -> bool:
         return self._connection is not None and (self._connection.closed or self._connection.broken)
@@ -346,19 +240,6 @@ class Session:
             self.close()
 
 
-def _server(connection: Connection) -> Server:
-    try:
-        row = connection.execute(_SERVER).fetchone()
-    except psycopg.errors.InsufficientPrivilege:
-        # Not every provider lets everyone ask.
-        row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
-    sees = connection.execute(_SEES).fetchone()
-    assert row is not None
-    assert sees is not None
-    identity, standby = row
-    return Server(identity, standby, sees[0] and not standby)
-
-
 def _pins(source: Source, version: int) -> str:
     pins: dict[str, str] = {
         "TimeZone": "UTC",
@@ -366,7 +247,6 @@ def _pins(source: Source, version: int) -> str:
         "IntervalStyle": "postgres",
         "extra_float_digits": "1",
         "bytea_output": "hex",
-        "lc_monetary": "C",
         "statement_timeout": f"{math.ceil(source.statement_timeout * 1000)}",
         "lock_timeout": f"{math.ceil(source.lock_timeout * 1000)}",
         "idle_in_transaction_session_timeout": "0",
@@ -374,7 +254,8 @@ def _pins(source: Source, version: int) -> str:
         **({"transaction_timeout": "0"} if version >= 170000 else {}),
         "default_transaction_read_only": "on",
     }
-    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in pins.items())
+    settings = {"lc_monetary": _MONETARY, **{k: f"'{v}'" for k, v in pins.items()}}
+    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', {v}, false)" for k, v in settings.items())
 
 
 def _parameters(source: Source) -> Mapping[str, object]:

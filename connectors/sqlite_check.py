@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from connectors import sqlite_ranges as ranges_
+from connectors import sqlite_times as times
+from connectors import sqlite_types as types
 from connectors.sqlite_cursor import plan
 from connectors.sqlite_query import column, members
 from sidecar import cursor
@@ -20,10 +24,25 @@ from sidecar.sql import quoted
 if TYPE_CHECKING:
     from connectors.sqlite_cursor import Cursors
 
+_WORDS = {
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    times.DATE: "date",
+    times.READING: "timestamp without a zone",
+    times.INSTANT: "timestamp",
+}
+
 
 def findings(connection: sqlite3.Connection, tracked: Tracked, cursors: Cursors, now: int) -> Sequence[Finding]:
     """Return all that there is to say about *tracked*, the passes in their order."""
-    found: list[Finding] = [*_rights(connection, cursors.path), *_key(connection, tracked)]
+    found: list[Finding] = [
+        *_rights(connection, cursors.path),
+        *_key(connection, tracked),
+        *_types(connection, tracked),
+    ]
     for scan in tracked.passes:
         page = Page(tracked, scan, {}, None, tracked.page_size)
         found += _index(connection, page)
@@ -84,6 +103,22 @@ def _key(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:
                 f"the key {_listed(tracked.key)} is not unique (first: {first})",
                 "Add the columns that make it so to primary_key.",
             )
+
+
+def _types(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:
+    """Yield which types the values have decided, where the declaration does not lead one to expect them."""
+    chosen = [
+        f"{quoted(c.name)} ({c.type or 'no type'}) as {_WORDS[c.arrow]}"
+        for c in tracked.columns
+        if types.choices(c.type) and c.name not in tracked.key and c.arrow not in types.expected(c.type)
+    ]
+    if chosen and _one(connection, f"SELECT EXISTS (SELECT 1 FROM {quoted(tracked.name)})"):
+        yield Finding(
+            "note",
+            tracked.name,
+            f"their values decide how these columns arrive: {', '.join(chosen)}",
+            "The change log keeps these types; a value that does not fit, later, goes by on_bad_value.",
+        )
 
 
 def _index(connection: sqlite3.Connection, page: Page) -> Iterator[Finding]:

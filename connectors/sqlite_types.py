@@ -97,6 +97,17 @@ def choices(declared: str) -> frozenset[pa.DataType]:
     return frozenset({pa.int64(), pa.float64(), type_, pa.binary()})
 
 
+def expected(declared: str) -> frozenset[pa.DataType]:
+    """Return those of the choices that the declaration leads one to expect."""
+    if is_date(declared):
+        return frozenset({times.DATE})
+    if is_time(declared):
+        return frozenset({times.READING, times.INSTANT})
+    if pa.types.is_int64(arrow(declared)):
+        return frozenset({pa.bool_()})
+    return frozenset({pa.float64()}) if pa.types.is_float64(arrow(declared)) else frozenset()
+
+
 def is_time(declared: str) -> bool:
     """Return whether the declaration promises dates, or dates with a time."""
     word = declared.upper()

@@ -1,8 +1,7 @@
 """The change log: a table's segments, in order, as plain Parquet. The truth that everything else can be rebuilt from.
 
-`<root>/<table>/<offset, 20 digits>.parquet`. A segment is immutable; its footer carries, under `sidecar`, a JSON of
-offset, times, counts and the watermark after it, and under `sidecar.recent` what must be remembered of its rows so that
-none is delivered again. Readers in other processes ask for the next offset; a missing one means "not yet".
+`<root>/<table>/<offset, 20 digits>.parquet`. A segment is immutable. Readers in other processes ask for the next
+offset; a missing one means "not yet".
 
 Retention drops the oldest segments only, after `_floor.json` has taken over what a rebuild would have needed of them.
 Names that begin with `_` or `.` are hidden from Spark, and so from `spark.read.parquet(<root>/<table>)`; all but
@@ -14,52 +13,21 @@ read as the newest one's columns (`evolution.compatible`).
 
 from __future__ import annotations
 
-import base64
 import bisect
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
-from sidecar import evolution, faults
+from sidecar import evolution, faults, segments
 from sidecar.codec import dump_watermark, load_watermark
 from sidecar.errors import LogTruncated, StateDamaged
 from sidecar.files import filename, make_folder, write_durably
-from sidecar.model import METADATA, Watermark
-
-Remembered: TypeAlias = Mapping[bytes, bytes]
-"""Key digest → what was delivered of it. An empty value says that nothing need be remembered any more."""
-
-_KEY, _RECENT = b"sidecar", b"sidecar.recent"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One immutable file of changes, and its number in the table's log."""
-
-    offset: int
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What a segment's footer says: offset, rows, when the poll's snapshot was taken (microseconds UTC), origin.
-
-    `schema_version` and `schema_since`: see above.
-    """
-
-    offset: int
-    rows: int
-    committed: int
-    origin: str
-    schema_version: int
-    schema_since: int
-    watermark: Watermark
-    moved: bool = False
+from sidecar.model import Watermark
+from sidecar.segments import Metadata, Remembered, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +71,17 @@ class ChangeLog:
         path = self._existing(offset)
         if path is None:
             return None
-        with _readable(path):
-            return _parquet().ParquetFile(path, page_checksum_verification=True).read().replace_schema_metadata(None)
+        return segments.read(path)
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
         path = self._existing(offset)
-        return None if path is None else self._metadata(path)
+        return None if path is None else segments.metadata(path)
 
     def rows(self, since: int = 0, until: int | None = None) -> Iterator[dict[str, object]]:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
         for segment in self.list(since, until):
-            with _readable(segment.path):
-                batches = _parquet().ParquetFile(segment.path, page_checksum_verification=True).iter_batches()
-            while True:
-                with _readable(segment.path):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                yield from batch.to_pylist()
+            yield from segments.rows(segment.path)
 
     def last(self) -> int:
         """Return the offset of the last segment ever written; 0 for a log without any."""
@@ -131,7 +91,7 @@ class ChangeLog:
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
         found = self._segments()
-        return self._schema(found[-1]) if found else None
+        return segments.columns(found[-1].path) if found else None
 
     def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:
         """Return what has become of the newest segment's columns in *schema*.
@@ -157,14 +117,12 @@ class ChangeLog:
         """Yield what the columns have been, the newest version first, as far back as there are segments."""
         found = self._segments()
         while found:
-            newest = self._metadata(found[-1].path)
+            newest = segments.metadata(found[-1].path)
             begin = bisect.bisect_left(
-                found, newest.schema_version, key=lambda s: self._metadata(s.path).schema_version
+                found, newest.schema_version, key=lambda s: segments.metadata(s.path).schema_version
             )
-            first = self._metadata(found[begin].path)
-            yield SchemaVersion(
-                first.schema_version, first.offset, first.schema_since, first.committed, self._schema(found[begin])
-            )
+            first, schema = segments.metadata(found[begin].path), segments.columns(found[begin].path)
+            yield SchemaVersion(first.schema_version, first.offset, first.schema_since, first.committed, schema)
             found = found[:begin]
 
     def columns(self, first: int) -> tuple[pa.Schema, int | None]:
@@ -174,17 +132,12 @@ class ChangeLog:
         """
         found, last = self.list(first - 1), None
         while found:
-            since = self._metadata(found[-1].path).schema_since
+            since = segments.metadata(found[-1].path).schema_since
             if first >= since:
-                return self._schema(found[-1]), last
+                return segments.columns(found[-1].path), last
             last = since - 1
             found = [s for s in found if s.offset <= last]
         raise LookupError(f"{self.folder}: no segment {first}")
-
-    def _schema(self, segment: Segment) -> pa.Schema:
-        with _readable(segment.path):
-            schema: pa.Schema = _parquet().read_schema(segment.path).remove_metadata()
-            return schema
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -203,29 +156,10 @@ class ChangeLog:
         make_folder(self.folder)
         path = self.path(offset)
         version, since = self._version_of(offset, changes.schema)
-        footer = {
-            "offset": offset,
-            "rows": changes.num_rows,
-            "committed": committed,
-            "origin": origin,
-            "schema_version": version,
-            "schema_since": since,
-            "moved": moved,
-            "watermark": json.loads(dump_watermark(watermark)),
-        }
-        # Of the file, not of its schema: Arrow writes a schema's metadata twice, and what is remembered may be most of
-        # the segment.
-        metadata = {_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: _pack(remembered)}
+        metadata = Metadata(offset, changes.num_rows, committed, origin, version, since, watermark, moved)
 
         def write(aside: Path) -> None:
-            # lz4: read and written faster than Spark can use it; Zstandard saves a third of the size and costs a half
-            # of the speed.
-            # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
-            dictionaries = changes.column_names[: len(METADATA)]
-            options = {"compression": "lz4", "coerce_timestamps": "us", "use_dictionary": dictionaries}
-            with _parquet().ParquetWriter(aside, changes.schema, write_page_checksum=True, **options) as writer:
-                writer.write_table(changes)
-                writer.add_key_value_metadata(metadata)
+            segments.write(aside, changes, metadata, remembered)
             faults.point("segment-written")
 
         write_durably(path, write)
@@ -242,14 +176,13 @@ class ChangeLog:
                 # A log that begins anew: what was said of an older one's columns is over.
                 (self.folder / "_common_metadata").unlink(missing_ok=True)
                 return 1, offset
-            found = self._metadata(last.path)
-            before = last.offset, self._schema(last), found.schema_version, found.schema_since
+            found = segments.metadata(last.path)
+            before = last.offset, segments.columns(last.path), found.schema_version, found.schema_since
         _, held, version, since = before
         if not evolution.changes(held, schema):
             return version, since
         # Before the segment: whoever looks in between reads the old ones as the new columns, which is right.
-        names = schema.remove_metadata()
-        write_durably(self.folder / "_common_metadata", lambda aside: _parquet().write_metadata(names, aside))
+        write_durably(self.folder / "_common_metadata", lambda aside: segments.write_columns(aside, schema))
         faults.point("schema-written")
         alike = all(change.kind != "changed" for change in self.changes(schema))
         return version + 1, since if alike else offset
@@ -275,22 +208,18 @@ class ChangeLog:
             yield watermark, remembered, True
         for segment in self._segments():
             if segment.offset > after:
-                metadata = self._metadata(segment.path)
+                metadata = segments.metadata(segment.path)
                 yield metadata.watermark, self.remembered(segment.offset), metadata.moved
 
     def remembered(self, offset: int) -> Remembered:
         """Return what was to be remembered of segment *offset*, which must be there."""
-        path = self.path(offset)
-        try:
-            return _unpack(self._footer(path).get(_RECENT, b""))
-        except (ValueError, IndexError) as error:
-            raise StateDamaged(f"{path}: its footer is damaged. Restore it from a copy.") from error
+        return segments.remembered(self.path(offset))
 
     def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
         doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
-        floor = {"offset": through, "watermark": position, "recent": _pack(remembered).decode()}
+        floor = {"offset": through, "watermark": position, "recent": segments.pack(remembered).decode()}
         write_durably(self.folder / "_floor.json", lambda aside: _write_text(aside, json.dumps(floor)))
         faults.point("floor-written")
         for segment in doomed:
@@ -306,7 +235,8 @@ class ChangeLog:
         path = self.folder / "_floor.json"
         try:
             raw = json.loads(path.read_text())
-            return int(raw["offset"]), load_watermark(json.dumps(raw["watermark"])), _unpack(raw["recent"].encode())
+            remembered = segments.unpack(raw["recent"].encode())
+            return int(raw["offset"]), load_watermark(json.dumps(raw["watermark"])), remembered
         except FileNotFoundError:
             return 0, None, {}
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -348,56 +278,10 @@ class ChangeLog:
             self.list(offset - 1, offset)
         return None
 
-    def _footer(self, path: Path) -> dict[bytes, bytes]:
-        with _readable(path):
-            metadata: dict[bytes, bytes] | None = _parquet().read_metadata(path).metadata
-        if not metadata or _KEY not in metadata:
-            raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
-        return metadata
-
-    def _metadata(self, path: Path) -> Metadata:
-        footer = self._footer(path)
-        try:
-            raw = json.loads(footer[_KEY])
-            watermark = load_watermark(json.dumps(raw.pop("watermark")))
-            return Metadata(watermark=watermark, **raw)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateDamaged(f"{path}: its footer is damaged: {error}. Restore it from a copy.") from error
-
-
-def _parquet() -> Any:
-    # Imported when a segment is read or written: a run that finds nothing new does neither.
-    import pyarrow.parquet
-
-    return pyarrow.parquet
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise StateDamaged(f"{path}: not a readable segment: {reason}. Restore it from a copy.") from error
-
 
 def tables(root: Path) -> list[str]:
     """Return the folder names of the logs under *root*."""
     return sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
-
-
-def _pack(remembered: Remembered) -> bytes:
-    joined = b"".join(key + bytes([len(value)]) + value for key, value in remembered.items())
-    return base64.b64encode(joined)
-
-
-def _unpack(text: bytes) -> Remembered:
-    raw, found, at = base64.b64decode(text, validate=True), {}, 0
-    while at < len(raw):
-        size = raw[at + 16]
-        found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]
-        at += 17 + size
-    return found
 
 
 def _write_text(path: Path, text: str) -> None:

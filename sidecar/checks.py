@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, StateDamaged
 
 if TYPE_CHECKING:
     from sidecar.config import SinkSettings
@@ -19,7 +19,12 @@ def findings(sc: Sidecar) -> list[Finding]:
     """Return everything that is wrong, or may go wrong; whole tables may be read for it."""
     found = [*_surroundings(sc)]
     for tracked in sc.tracked.values():
-        found += [_at(f, tracked.name) for f in sc.connector.check(tracked)]
+        try:
+            settled = sc.settled(tracked)
+        except StateDamaged as error:
+            found.append(Finding("error", tracked.name, str(error)))
+            settled = tracked
+        found += [_at(f, tracked.name) for f in sc.connector.check(settled)]
     return found
 
 

@@ -45,7 +45,7 @@ class Source:
 class Finding:
     """One thing that `sidecar check` has to say: where, what, and what to do about it."""
 
-    level: str  # "error" | "warning"
+    level: str  # "error" | "warning" | "note": nothing is wrong
     where: str
     message: str
     advice: str = ""
@@ -201,7 +201,7 @@ class SourceConnector(ABC):
         return None
 
     def check(self, tracked: Tracked) -> Sequence[Finding]:
-        """Return what stands in the way of following this table well; costs may be a full scan."""
+        """Return what stands in the way of following this table well; costs may be a full scan. It has been settled."""
         del tracked
         return ()
 

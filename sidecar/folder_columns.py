@@ -33,12 +33,11 @@ def settle(frame: DataFrame, target: str, format_: str, where: str) -> None:
     from pyspark.sql.types import StructType
 
     files = _Folder(frame, target)
-    # A kill may have come between taking the old one away and putting the new one in its place.
-    text = files.read(RECORD) or files.read(f"_{RECORD}.new")
-    if text is None:
+    found = files.record()
+    if found is None:
         files.write(RECORD, json.dumps(frame.schema.jsonValue()))
         return
-    held = StructType.fromJson(json.loads(text))
+    held = StructType.fromJson(found)
     is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     merged = _merged(held, frame.schema, format_, f"{where}: {target}", is_exact=is_exact)
     if merged == held:
@@ -102,6 +101,22 @@ class _Folder:
         self._jvm: Any = frame.sparkSession._jvm
         configuration: Any = frame.sparkSession._jsc.hadoopConfiguration()
         self._files = self._at("").getFileSystem(configuration)
+
+    def record(self) -> Any:
+        """Return what RECORD says, in JSON; None where there is none."""
+        text = self.read(RECORD)
+        if text is not None:
+            return json.loads(text)
+        # A kill may have come between taking the old one away and putting the new one in its place; or while the first
+        # one of all was written, when there were no files yet that it could have told of.
+        aside = f"_{RECORD}.new"
+        try:
+            found = json.loads(self.read(aside) or "")
+        except ValueError:
+            return None
+        # What would be written next is written over it.
+        self._replace(self._at(aside), RECORD)
+        return found
 
     def read(self, name: str) -> str | None:
         path = self._at(name)

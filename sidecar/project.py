@@ -323,6 +323,10 @@ class Sidecar:
         """Store a moved watermark through the log, as an empty segment: so it, too, survives a lost RocksDB."""
         # First the lock, which opening the state takes: another process may be writing this log.
         store, log = self.store, self.log(tracked.name)
+        try:
+            log.schema()  # the last segment, which the next one goes by, may be damaged since the state was opened
+        except StateDamaged as error:
+            self.damaged[tracked.name] = error
         if tracked.name in self.damaged:
             self._give_up(log, tracked)
         offset = log.last() + 1

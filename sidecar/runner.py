@@ -268,7 +268,7 @@ class Runner:
             self._tell_of_a_hold(tracked, mark.hold, mark.polled)
         if result.late:
             log_.warning(
-                "table=%s late=%d: these rows appeared more than lookback (%gs) after their stamp. They are delivered; "
+                "table=%s late=%d: these rows appeared more than lookback (%gs) after their stamp. They were seen; "
                 "others as late may have been missed. Let lookback cover how late rows are written, or stamp them anew",
                 tracked.name, result.late, tracked.lookback / SECOND,
             )  # fmt: skip

@@ -1,4 +1,5 @@
 """The matrix of types in docs/types.md, as a real server and the connector say it is: `make types-matrix` writes it.
+SQLite's half is in `types_matrix_sqlite.py`.
 
 Each type has a column of its own, holding its extremes. A row of the matrix is what the catalog calls the type, what it
 arrives as in Arrow and in Spark, and the extremes as they were read.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,28 @@ from sidecar.testing.contract import tracked
 from tests.servers import Database, any_server, fresh_database, make
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
-BEGIN, END = "<!-- postgresql: made by `make types-matrix` -->", "<!-- postgresql: end -->"
+
+
+@dataclass(frozen=True)
+class Half:
+    """One source's part of the page, between two comments."""
+
+    name: str
+
+    def table(self, head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+        """Return *lines* under *head* in Markdown."""
+        found = [head, ("---",) * len(head), *lines]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in found)
+
+    def replaced(self, page: str, found: str) -> str:
+        """Return *page* with *found* as this part."""
+        begin, end = f"<!-- {self.name}: made by `make types-matrix` -->", f"<!-- {self.name}: end -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        return f"{before}{begin}\n\n{found}\n\n{end}{after}"
+
+
+HALF: Half = Half("postgresql")
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,11 @@ CASES = (
     Case("macaddr8", ("08:00:2b:01:02:03:04:05",)),
     Case("bit(3)", ("101",)),
     Case("varbit", ("", "10")),
-    Case("money", ("-1234.5",), "dollars and points, whatever the server's locale"),
+    Case(
+        "money",
+        ("-1234.5",),
+        "dollars and points; of a currency without two decimals, as the database's locale prints it",
+    ),
     Case("int4range", ("[1,5)", "empty")),
     Case("int4multirange", ("{[1,3),[5,9)}",)),
     Case("tstzrange", ("[2024-05-01 10:00+00,)",)),
@@ -128,7 +154,7 @@ def shown(value: Any) -> str:
     elif isinstance(value, dict):
         text = "{" + ", ".join(f"{k}: {shown(v)}" for k, v in value.items()) + "}"
     elif isinstance(value, str):
-        text = f'"{value}"'
+        text = '"' + value.replace("\0", "\\0") + '"'
     else:
         text = "NULL" if value is None else str(value)
     return text
@@ -162,17 +188,12 @@ def rows(database: Database) -> Iterator[tuple[str, ...]]:
 def matrix(database: Database) -> str:
     """Return the PostgreSQL part of docs/types.md."""
     head = ("PostgreSQL", "Arrow", "Spark", "its edges, as they arrive", "")
-    lines = [head, ("---",) * len(head), *rows(database)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def replaced(page: str, found: str) -> str:
-    """Return *page* with *found* as its PostgreSQL part."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{found}\n\n{END}{after}"
+    return HALF.table(head, rows(database))
 
 
 if __name__ == "__main__":
+    from tests import types_matrix_sqlite
+
     with any_server() as server, fresh_database(server) as database:
-        PAGE.write_text(replaced(PAGE.read_text(), matrix(database)))
+        page = HALF.replaced(PAGE.read_text(), matrix(database))
+    PAGE.write_text(types_matrix_sqlite.HALF.replaced(page, types_matrix_sqlite.matrix()))

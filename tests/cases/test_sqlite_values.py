@@ -158,3 +158,17 @@ def test_the_year_0_is_no_time_whatever_stands_beside_it(tmp_path: Path, sqlite_
     )
     (row,) = Project(tmp_path / "p", sqlite_db.url, {"t": {}}).poll()["t"]
     assert row["d"] == "0000-01-01 00:00:00"
+
+
+def test_check_names_the_types_that_no_declaration_tells(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS + ASSAYS)
+    project = Project(tmp_path, sqlite_db.url, {"readings": {}, "assays": {}})
+    found = project.cli("check")
+    assert (found.code, "note: " not in found.out.partition("assays")[2]) == (0, True)
+    assert 'note: their values decide how these columns arrive: "val" (no type) as bigint\n' in found.out
+    assert ", 0 errors, " in found.out
+    s1.execute("UPDATE readings SET at = 'soon', val = 0.5 WHERE id = 1")
+    assert '"val" (no type) as double, "at" (DATETIME) as string' in project.cli("check").out
+    s1.execute("DELETE FROM readings")
+    assert "note: " not in project.cli("check").out

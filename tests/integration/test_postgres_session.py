@@ -16,7 +16,7 @@ from psycopg import sql
 
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
-from connectors.postgres_session import Server
+from connectors.postgres_view import Server
 from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from connectors.postgres import PostgresConnector
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Connection, Server, Session, View
+from connectors.postgres_session import Session
+from connectors.postgres_view import Connection, Server, View
 from sidecar.clock import FakeClock, instant
 from sidecar.connector import Source, SourceConnector
 from sidecar.model import VERSION, Horizon, Memory, Page, Tracked

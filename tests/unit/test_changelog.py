@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import changelog
+from sidecar import changelog, segments
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, StateDamaged
 from sidecar.model import PassMark, Watermark
@@ -75,13 +75,13 @@ REMEMBERED = st.dictionaries(st.binary(min_size=16, max_size=16), st.binary(max_
 
 @given(REMEMBERED)
 def test_what_is_remembered_comes_back_byte_for_byte(remembered: dict[bytes, bytes]) -> None:
-    assert changelog._unpack(changelog._pack(remembered)) == remembered
+    assert segments.unpack(segments.pack(remembered)) == remembered
 
 
 def test_what_is_remembered_is_in_a_segment_once(tmp_path: Path) -> None:
     log, remembered = ChangeLog(tmp_path, "t"), {n.to_bytes(16, "big"): bytes(41) for n in range(1000)}
     segment = log.append(1, changes(1), mark(1), remembered, committed=10, origin="poll")
-    assert segment.path.stat().st_size < 1.5 * len(changelog._pack(remembered))
+    assert segment.path.stat().st_size < 1.5 * len(segments.pack(remembered))
     assert [found for _, found, _ in log.replay(0)] == [remembered]
 
 

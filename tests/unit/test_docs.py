@@ -10,7 +10,7 @@ import typer.main
 
 import sidecar
 from sidecar import cli, config
-from tests import types_matrix
+from tests import types_matrix, types_matrix_sqlite
 from tests.servers import Database
 
 ROOT = Path(__file__).parents[2]
@@ -68,4 +68,9 @@ def test_the_matrix_of_types_is_what_a_server_and_the_connector_say(pg: Database
     if int(pg.connect().info.server_version) < 150000:
         pytest.skip("the matrix has types of PostgreSQL 15")
     page = types_matrix.PAGE.read_text()
-    assert types_matrix.replaced(page, types_matrix.matrix(pg)) == page
+    assert types_matrix.HALF.replaced(page, types_matrix.matrix(pg)) == page
+
+
+def test_sqlites_half_of_the_matrix_is_what_the_connector_says() -> None:
+    page = types_matrix.PAGE.read_text()
+    assert types_matrix_sqlite.HALF.replaced(page, types_matrix_sqlite.matrix()) == page

@@ -16,7 +16,7 @@ from connectors import postgres_types as types
 from connectors import postgres_values as values_
 from connectors.postgres import PostgresConnector
 from connectors.postgres_horizon import _by_number, _kept, _settled
-from connectors.postgres_session import Running, Server, View
+from connectors.postgres_view import Running, Server, View
 from sidecar import cursor
 from sidecar.connector import Source
 from sidecar.errors import SettingsError

@@ -1,0 +1,149 @@
+"""What one snapshot of a PostgreSQL server sees: which transactions are over, when that was, and who was at work then.
+
+A snapshot is one transaction, `REPEATABLE READ READ ONLY`: it needs no right but SELECT and works on a hot standby.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import psycopg
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+# statement_timestamp() is when the server received the statement, so just before it took the snapshot: a transaction
+# that this snapshot does not know can only have begun later. On a standby these are the primary's transactions.
+#
+# A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
+# transactions run. age() counts from the next id to be given out, and so says which that is.
+VIEW = (
+    "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
+    " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
+    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The oldest transaction of the other sessions at the time `asked`: when it `began` (None: there is none), and
+    `who` that is; and the name of a `prepared` one, which belongs to no session. Microseconds UTC.
+    """
+
+    asked: int
+    began: int | None
+    who: str
+    prepared: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one snapshot is: transactions below `xmin` are over, those from `xmax` on are not; and when it was.
+
+    `next` is the id that had not been given out yet. None runs if it is `xmin`. `known` is the instant up to which the
+    snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
+    it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
+    role may see it.
+    """
+
+    xmin: int
+    xmax: int
+    next: int
+    now: int
+    known: int | None
+    running: Running | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, and
+    whether the role sees what other sessions do there.
+
+    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
+    """
+
+    identity: str
+    standby: bool
+    sees_sessions: bool
+
+
+# The timeline of what is being written now; a standby only knows that of its last restart point.
+_SERVER = (
+    "SELECT system_identifier::text || '/' || CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
+    " pg_catalog.lpad(pg_catalog.to_hex(timeline_id), 8, '0') ELSE"
+    " pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,"
+    " pg_catalog.pg_is_in_recovery()"
+    " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
+)
+
+_SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
+
+# To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
+# begins in between has a later clock. The prepared ones are looked up last: what is prepared meanwhile was still a
+# session. Vacuum and senders of WAL write no rows, nor do another database's sessions.
+#
+# A session with track_activities off does not say what it does: then the numbers have to do.
+_RUNNING = """\
+SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who, (
+    SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
+    ORDER BY prepared LIMIT 1
+), EXISTS (
+    SELECT FROM pg_catalog.pg_stat_activity
+    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'walsender')
+    AND (state = 'disabled' OR backend_xid IS NOT NULL AND xact_start IS NULL)
+) FROM (SELECT pg_catalog.clock_timestamp() AS asked OFFSET 0) AS one LEFT JOIN LATERAL (
+    SELECT (extract(epoch FROM xact_start) * 1000000)::int8 AS began, pg_catalog.concat(
+        'session ', pid, ' of ', usename, CASE WHEN application_name <> '' THEN ', ' || application_name END,
+        ', ', state
+    ) AS who
+    FROM pg_catalog.pg_stat_activity
+    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
+    ORDER BY xact_start LIMIT 1
+) AS oldest ON true"""
+
+
+# What has not been replayed was written after this. To be read before the snapshot is taken, for the same reason.
+_REPLAYED = (
+    "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8,"
+    " pg_catalog.pg_is_in_recovery()"
+)
+
+
+def server(connection: Connection) -> Server:
+    """Return which server *connection* reached."""
+    try:
+        row = connection.execute(_SERVER).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        # Not every provider lets everyone ask.
+        row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
+    sees = connection.execute(_SEES).fetchone()
+    assert row is not None
+    assert sees is not None
+    identity, standby = row
+    return Server(identity, standby, sees[0] and not standby)
+
+
+def take(connection: Connection, reached: Server) -> View | None:
+    """Begin a transaction on *connection*, and return what its snapshot is; None if *reached* is a standby no more."""
+    running = replayed = None
+    if reached.sees_sessions:
+        seen = connection.execute(_RUNNING).fetchone()
+        assert seen is not None
+        *what, hidden = seen
+        running = None if hidden else Running(*what)
+    if reached.standby:
+        last = connection.execute(_REPLAYED).fetchone()
+        assert last is not None
+        replayed, standby = last
+        if not standby:
+            return None
+    cursor = connection.execute(f"{BEGIN}; {VIEW}")
+    cursor.nextset()
+    row = cursor.fetchone()
+    assert row is not None
+    xmin, xmax, given, now = map(int, row)
+    return View(xmin, xmax, xmax + given, now, replayed if reached.standby else now, running)

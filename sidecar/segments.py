@@ -1,0 +1,165 @@
+"""One file of the change log: how it is written, and what is read of it.
+
+A segment is a plain Parquet file. Its footer carries, under `sidecar`, a JSON of offset, times, counts and the
+watermark after it, and under `sidecar.recent` what must be remembered of its rows so that none is delivered again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from sidecar.codec import dump_watermark, load_watermark
+from sidecar.errors import StateDamaged
+from sidecar.model import METADATA, Watermark
+
+Remembered: TypeAlias = Mapping[bytes, bytes]
+"""Key digest → what was delivered of it. An empty value says that nothing need be remembered any more."""
+
+_KEY, _RECENT = b"sidecar", b"sidecar.recent"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One immutable file of changes, and its number in the table's log."""
+
+    offset: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a segment's footer says: offset, rows, when the poll's snapshot was taken (microseconds UTC), origin.
+
+    `schema_version` counts the changes of the columns up to there; from offset `schema_since` on, all segments can be
+    read as this one's columns. `moved`: the watermark was moved by hand.
+    """
+
+    offset: int
+    rows: int
+    committed: int
+    origin: str
+    schema_version: int
+    schema_since: int
+    watermark: Watermark
+    moved: bool = False
+
+
+def write(path: Path, changes: pa.Table, metadata: Metadata, remembered: Remembered) -> None:
+    """Write *changes* to *path*, and what is to be known of them."""
+    footer = {
+        "offset": metadata.offset,
+        "rows": metadata.rows,
+        "committed": metadata.committed,
+        "origin": metadata.origin,
+        "schema_version": metadata.schema_version,
+        "schema_since": metadata.schema_since,
+        "moved": metadata.moved,
+        "watermark": json.loads(dump_watermark(metadata.watermark)),
+    }
+    # lz4: read and written faster than Spark can use it; Zstandard saves a third of the size and costs a half of the
+    # speed.
+    # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
+    dictionaries = changes.column_names[: len(METADATA)]
+    options = {"compression": "lz4", "coerce_timestamps": "us", "use_dictionary": dictionaries}
+    with _parquet().ParquetWriter(path, changes.schema, write_page_checksum=True, **options) as writer:
+        writer.write_table(changes)
+        # Of the file, not of its schema: Arrow writes a schema's metadata twice, and what is remembered may be most of
+        # the segment.
+        writer.add_key_value_metadata({_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: pack(remembered)})
+
+
+def write_columns(path: Path, schema: pa.Schema) -> None:
+    """Write a file without rows, from which Spark takes a folder's columns."""
+    _parquet().write_metadata(schema.remove_metadata(), path)
+
+
+def read(path: Path) -> pa.Table:
+    """Return the changes in *path*."""
+    with _readable(path):
+        return _parquet().ParquetFile(path, page_checksum_verification=True).read().replace_schema_metadata(None)
+
+
+def rows(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the changes in *path* as dictionaries by column name."""
+    with _readable(path):
+        batches = _parquet().ParquetFile(path, page_checksum_verification=True).iter_batches()
+    while True:
+        with _readable(path):
+            batch = next(batches, None)
+        if batch is None:
+            break
+        yield from batch.to_pylist()
+
+
+def columns(path: Path) -> pa.Schema:
+    """Return the columns of *path*, metadata columns first."""
+    with _readable(path):
+        schema: pa.Schema = _parquet().read_schema(path).remove_metadata()
+        return schema
+
+
+def metadata(path: Path) -> Metadata:
+    """Return what *path* says of itself."""
+    footer = _footer(path)
+    try:
+        raw = json.loads(footer[_KEY])
+        watermark = load_watermark(json.dumps(raw.pop("watermark")))
+        return Metadata(watermark=watermark, **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateDamaged(f"{path}: its footer is damaged: {error}. Restore it from a copy.") from error
+
+
+def remembered(path: Path) -> Remembered:
+    """Return what was to be remembered of the rows of *path*."""
+    try:
+        return unpack(_footer(path).get(_RECENT, b""))
+    except (ValueError, IndexError) as error:
+        raise StateDamaged(f"{path}: its footer is damaged. Restore it from a copy.") from error
+
+
+def pack(remembered: Remembered) -> bytes:
+    """Return *remembered* as text."""
+    joined = b"".join(key + bytes([len(value)]) + value for key, value in remembered.items())
+    return base64.b64encode(joined)
+
+
+def unpack(text: bytes) -> Remembered:
+    """Return what `pack` has made *text* of; ValueError or IndexError for another text."""
+    raw, found, at = base64.b64decode(text, validate=True), {}, 0
+    while at < len(raw):
+        size = raw[at + 16]
+        found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]
+        at += 17 + size
+    return found
+
+
+def _footer(path: Path) -> dict[bytes, bytes]:
+    with _readable(path):
+        metadata: dict[bytes, bytes] | None = _parquet().read_metadata(path).metadata
+    if not metadata or _KEY not in metadata:
+        raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
+    return metadata
+
+
+def _parquet() -> Any:
+    # Imported when a segment is read or written: a run that finds nothing new does neither.
+    import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise StateDamaged(f"{path}: not a readable segment: {reason}. Restore it from a copy.") from error
