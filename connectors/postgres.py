@@ -23,9 +23,10 @@ from connectors.postgres_copying import joined
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
-from connectors.postgres_session import Session, View
+from connectors.postgres_session import Session
 from connectors.postgres_split import split
 from connectors.postgres_strain import strain
+from connectors.postgres_view import View
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SidecarError
 from sidecar.model import Horizon, Memory, Page, Position, Strain, Table, Tracked, Wishes
