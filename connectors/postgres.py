@@ -4,7 +4,9 @@ What makes its polls exact is that every row names the transaction that wrote it
 transactions it knows. Sessions are in `postgres_session.py`, snapshots in `postgres_view.py`, the catalog in
 `postgres_catalog.py`, SELECTs in `postgres_query.py`, the two readers in `postgres_read.py`, types in
 `postgres_types.py`, values that arrive as text in `postgres_values.py`, literals in `postgres_literals.py`, and what
-`sidecar check` says in `postgres_check.py`.
+`sidecar check` says in `postgres_check.py`. What a backfill asks for besides: parts of a table in `postgres_scope.py`,
+keys that divide it in `postgres_split.py`, a snapshot that connections share in `postgres_copying.py`, and how hard the
+server is at work in `postgres_strain.py`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class PostgresConnector(SourceConnector):
     scheme: ClassVar[str] = "postgresql"
     reads_ahead: ClassVar[bool] = True
     loads_by_key: ClassVar[bool] = True
+    shares_views: ClassVar[bool] = True
     takes_scopes: ClassVar[bool] = True
 
     def __init__(self, source: Source) -> None:

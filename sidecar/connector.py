@@ -68,6 +68,9 @@ class SourceConnector(ABC):
     """Whether `read` takes the pass "all": every row, in order of the key, a backfill's chunks. Without it, a table's
     existing rows come with its first poll, and there are no backfills."""
 
+    shares_views: ClassVar[bool] = False
+    """Whether `copying` names its view, so that several connectors can read in it at once."""
+
     takes_scopes: ClassVar[bool] = False
     """Whether `read` takes `Page.scope`: a backfill of a part of a table."""
 

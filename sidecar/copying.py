@@ -69,7 +69,7 @@ class Copying:
             self.lead = connect()
             self._stack.callback(self.lead.close)
             self._name: str | None = None
-            if shared or readers > 1:
+            if shared or (readers > 1 and self.lead.shares_views):
                 self._name = self._stack.enter_context(self.lead.copying())
             else:
                 self._stack.enter_context(self.lead.snapshot())
