@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _AS_SAID = (
     *("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size"),
     *("schema_change", "backfill_added", "on_bad_value"),
-    *("auto_backfill", "backfill_version", "chunk_size", "consistent"),
+    *("auto_backfill", "backfill_version", "consistent"),
 )
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 
@@ -124,6 +124,8 @@ def track(
         tolerance=merged.get("created_at_tolerance", 0),
         wishes=wishes,
         refresh_on=refresh_on,
+        # Who says how much is read at once means it.
+        chunk_size=merged.get("chunk_size", merged.get("page_size")),
         **{k: merged[k] for k in _AS_SAID if k in merged},
     )
 
