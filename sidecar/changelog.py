@@ -18,21 +18,19 @@ import base64
 import bisect
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sidecar import evolution, faults
+from sidecar import deliveries, evolution, faults
 from sidecar.codec import dump_watermark, load_watermark
+from sidecar.deliveries import Records
 from sidecar.errors import LogTruncated, StateDamaged
 from sidecar.files import filename, make_folder, write_durably
 from sidecar.model import METADATA, Watermark
-
-Remembered: TypeAlias = Mapping[bytes, bytes]
-"""Key digest → what was delivered of it. An empty value says that nothing need be remembered any more."""
 
 _KEY, _RECENT = b"sidecar", b"sidecar.recent"
 
@@ -193,7 +191,7 @@ class ChangeLog:
         offset: int,
         changes: pa.Table,
         watermark: Watermark,
-        remembered: Remembered,
+        remembered: Records,
         *,
         committed: int,
         origin: str,
@@ -263,7 +261,7 @@ class ChangeLog:
             if segment.offset <= floor:
                 segment.path.unlink(missing_ok=True)
 
-    def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered, bool]]:
+    def replay(self, after: int) -> Iterator[tuple[Watermark, Records, bool]]:
         """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
 
         Begins with the floor's where retention has dropped segments after *after*. The third value is true where the
@@ -278,7 +276,7 @@ class ChangeLog:
                 metadata = self._metadata(segment.path)
                 yield metadata.watermark, self.remembered(segment.offset), metadata.moved
 
-    def remembered(self, offset: int) -> Remembered:
+    def remembered(self, offset: int) -> Records:
         """Return what was to be remembered of segment *offset*, which must be there."""
         path = self.path(offset)
         try:
@@ -286,7 +284,7 @@ class ChangeLog:
         except (ValueError, IndexError) as error:
             raise StateDamaged(f"{path}: its footer is damaged. Restore it from a copy.") from error
 
-    def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
+    def drop(self, through: int, watermark: Watermark, remembered: Records) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
         doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
@@ -302,13 +300,13 @@ class ChangeLog:
         """Return the last offset dropped by retention; 0 if none."""
         return self._read_floor()[0]
 
-    def _read_floor(self) -> tuple[int, Watermark | None, Remembered]:
+    def _read_floor(self) -> tuple[int, Watermark | None, Records]:
         path = self.folder / "_floor.json"
         try:
             raw = json.loads(path.read_text())
             return int(raw["offset"]), load_watermark(json.dumps(raw["watermark"])), _unpack(raw["recent"].encode())
         except FileNotFoundError:
-            return 0, None, {}
+            return 0, None, deliveries.NOTHING
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise StateDamaged(f"{path}: not readable: {error}. Restore it from a copy.") from error
 
@@ -386,18 +384,13 @@ def tables(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
 
 
-def _pack(remembered: Remembered) -> bytes:
-    joined = b"".join(key + bytes([len(value)]) + value for key, value in remembered.items())
-    return base64.b64encode(joined)
+def _pack(remembered: Records) -> bytes:
+    # As letters: other readers of Parquet take a footer's values for UTF-8.
+    return base64.b64encode(deliveries.pack(remembered))
 
 
-def _unpack(text: bytes) -> Remembered:
-    raw, found, at = base64.b64decode(text, validate=True), {}, 0
-    while at < len(raw):
-        size = raw[at + 16]
-        found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]
-        at += 17 + size
-    return found
+def _unpack(text: bytes) -> Records:
+    return deliveries.unpack(base64.b64decode(text, validate=True))
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from sidecar import config, consumers, cursor, quarantine, recovery, tracking
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
+from sidecar.deliveries import NOTHING
 from sidecar.errors import SettingsError, StateDamaged
 from sidecar.files import filename, make_folder
 from sidecar.horizon import kind_of
@@ -197,8 +198,8 @@ class Sidecar:
             self._move(tracked, {})
         elif found and mark is not None:
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
-            log.append(mark.offset, now.empty_table(), mark, {}, committed=self.clock.now(), origin="poll")
-            store.save(tracked.name, mark, {})
+            log.append(mark.offset, now.empty_table(), mark, NOTHING, committed=self.clock.now(), origin="poll")
+            store.save(tracked.name, mark, NOTHING)
         return [str(change) for change in found]
 
     def status(self) -> list[TableStatus]:
@@ -299,8 +300,8 @@ class Sidecar:
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
         empty = change_schema(self.settled(tracked)).empty_table()
-        log.append(offset, empty, mark, {}, committed=self.clock.now(), origin="poll", moved=True)
-        store.save(tracked.name, mark, {}, forget_all=True)
+        log.append(offset, empty, mark, NOTHING, committed=self.clock.now(), origin="poll", moved=True)
+        store.save(tracked.name, mark, NOTHING, forget_all=True)
         return mark
 
     def _give_up(self, log: ChangeLog, tracked: Tracked) -> None:
@@ -308,7 +309,7 @@ class Sidecar:
         held = {c: p.acknowledged for (table, c), p in self.store.positions().items() if table == tracked.name}
         before = self.store.watermark(tracked.name)
         through = max([*(s.offset for s in log.standing()), *held.values(), before.offset if before else 0])
-        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), {})
+        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
         for consumer, acknowledged in held.items():
             if acknowledged < through:
                 consumers.acknowledge(log, self.store, consumer, through)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ from sidecar import retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
-from sidecar.horizon import LONG_HOLD
+from sidecar.horizon import LONG_HOLD, resting
 from sidecar.model import Hold, Tracked
-from sidecar.poll import Step, poll
+from sidecar.poll import Step, poll, rest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ class Runner:
     on_step: Callable[[Step], None] | None = None
     long_hold: int = LONG_HOLD
     _stale: bool = False
-    _quiet: dict[str, object] = field(default_factory=dict)
+    _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -174,9 +175,14 @@ class Runner:
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
         connector, store = self.sidecar.connector, self.sidecar.store
         pulse = connector.pulse()
-        if pulse is not None and self._quiet.get(tracked.name) == pulse:
+        if pulse is not None and (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
+            # At most once: at the moment from which on all that was seen has stood for long enough.
+            if self.sidecar.clock.monotonic() >= quiet[1]:
+                rest(connector, tracked, store, pulse)
+                quiet = pulse, math.inf
+            self._quiet[tracked.name] = quiet
             return
-        self._quiet.pop(tracked.name, None)
+        began = self.sidecar.clock.monotonic()
         if self._has_moved_on(tracked):
             self._look_anew()
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
@@ -202,7 +208,7 @@ class Runner:
                 tracked.name, result.late, tracked.lookback / SECOND,
             )  # fmt: skip
         if pulse is not None:
-            self._quiet[tracked.name] = pulse
+            self._quiet[tracked.name] = pulse, began + resting(tracked) / SECOND
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""
