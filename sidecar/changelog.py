@@ -128,7 +128,9 @@ class ChangeLog:
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
-        found = self._segments()
+        found, newest = self._segments(), self._newest
+        if found and newest is not None and newest[0] == found[-1].offset:
+            return newest[1].remove_metadata()
         return self._schema(found[-1]) if found else None
 
     def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:

@@ -63,6 +63,7 @@ class Sidecar:
         self._connector: SourceConnector | None = None
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
+        self._logs: dict[str, ChangeLog] = {}
         self._settled: dict[str, tuple[Tracked, Tracked]] = {}
         self.outlines: dict[str, object] = {}
         """What the connector said of each table when it was described; see `SourceConnector.outline`."""
@@ -99,7 +100,10 @@ class Sidecar:
 
     def log(self, table: str) -> ChangeLog:
         """Return *table*'s change log."""
-        return ChangeLog(self.root, table)
+        # Kept: one that has written a segment need not read it to know what came before the next.
+        if table not in self._logs:
+            self._logs[table] = ChangeLog(self.root, table)
+        return self._logs[table]
 
     def refresh(self) -> None:
         """Ask the source anew for its tables at the next use."""

@@ -102,12 +102,11 @@ class Runner:
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
-        wanted = set(self.sidecar.tracked if names is None else names)
-        unknown = wanted - set(self.sidecar.tracked)
-        if unknown:
-            known = ", ".join(self.sidecar.tracked)
-            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {known}')
-        results = {t.name: self.catch_up(t) for t in self.sidecar.tracked.values() if t.name in wanted}
+        tracked = self.sidecar.tracked
+        wanted = tracked.keys() if names is None else set(names)
+        if unknown := wanted - tracked.keys():
+            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
+        results = {name: self.catch_up(table) for name, table in tracked.items() if name in wanted}
         for result in results.values():
             if result.error is not None:
                 raise result.error
@@ -142,8 +141,11 @@ class Runner:
 
     def catch_up(self, tracked: Tracked) -> PollResult:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
+        result = PollResult(tracked.name)
+        if self._is_at_rest(tracked.name):
+            return result
         clock, store = self.sidecar.clock, self.sidecar.store
-        result, began = PollResult(tracked.name), clock.monotonic()
+        began = clock.monotonic()
         once = functools.partial(self._poll, tracked, result)
         try:
             try:
@@ -175,9 +177,9 @@ class Runner:
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
         connector, store = self.sidecar.connector, self.sidecar.store
         pulse = connector.pulse()
-        if pulse is not None and (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
-            # At most once: at the moment from which on all that was seen has stood for long enough.
+        if (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
             if self.sidecar.clock.monotonic() >= quiet[1]:
+                # Once: from now on all that was seen has stood for long enough.
                 rest(connector, tracked, store, pulse)
                 quiet = pulse, math.inf
             self._quiet[tracked.name] = quiet
@@ -209,6 +211,18 @@ class Runner:
             )  # fmt: skip
         if pulse is not None:
             self._quiet[tracked.name] = pulse, began + resting(tracked) / SECOND
+
+    def _is_at_rest(self, name: str) -> bool:
+        """Return whether nothing has changed since table *name* was polled, and nothing is to be closed by now."""
+        quiet = self._quiet.get(name)
+        try:
+            return (
+                quiet is not None
+                and self.sidecar.connector.pulse() == quiet[0]
+                and self.sidecar.clock.monotonic() < quiet[1]
+            )
+        except SidecarError:
+            return False  # the poll meets it as well, and says so
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""
@@ -284,4 +298,5 @@ class Runner:
         self._errors[where] = error
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
+            self._quiet.pop(where, None)  # or nobody would take the note away
         log_.error("%s", error)

@@ -1,4 +1,4 @@
-"""Records of deliveries as tests write and read them: key → (content, value at which the updated pass meets the row)."""
+"""Records of deliveries as tests write and read them: key → (content, value at which the updated pass meets it)."""
 
 from __future__ import annotations
 
