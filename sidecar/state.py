@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar import deliveries
-from sidecar.blocks import Blocks
+from sidecar.blocks import Blocks, checksum
 from sidecar.codec import dump_watermark, load_watermark
 from sidecar.deliveries import CONTENT, Keys, Records
 from sidecar.errors import StateDamaged
@@ -188,9 +188,8 @@ class RocksDBWatermarkStore:
         return {key.decode() for key, _ in self._scan("watermarks", b"")}
 
     def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
-        writes: list[tuple[str, bytes, bytes | None]] = [
-            ("watermarks", table.encode(), dump_watermark(watermark).encode())
-        ]
+        raw = dump_watermark(watermark).encode()
+        writes: list[tuple[str, bytes, bytes | None]] = [("watermarks", table.encode(), raw)]
         try:
             with self._damage():
                 blocks = self._blocks_of(table)
@@ -200,8 +199,7 @@ class RocksDBWatermarkStore:
                 writes.append(("recent", _block(table, number), header))
                 if header is None or records is not None:
                     writes.append(("records", _block(table, number), records))
-            if changes:
-                writes.append(("", _SUM + table.encode(), blocks.sum.to_bytes(8, "big")))
+            writes.append(("", _SUM + table.encode(), _sum(raw, blocks)))
             self._write(writes)
         except BaseException:
             # What it holds is not what is written: it is read anew.
@@ -241,11 +239,11 @@ class RocksDBWatermarkStore:
         Records are compared with their header when they are read.
         """
         named = {key[4 : 4 + int.from_bytes(key[:4], "big")] for key, _ in self._scan("recent", b"")}
-        marks = {key for key, _ in self._scan("watermarks", b"")}
-        held = {key[len(_SUM) :]: int.from_bytes(value, "big") for key, value in self._scan("", _SUM)}
+        marks = dict(self._scan("watermarks", b""))
+        held = {key[len(_SUM) :]: value for key, value in self._scan("", _SUM)}
         for key in sorted({*marks, *named, *held}):
             with self._damage():
-                is_complete = key in marks and held.get(key, 0) == self._blocks_of(key.decode()).sum
+                is_complete = key in marks and held.get(key) == _sum(marks[key], self._blocks_of(key.decode()))
             if not is_complete:
                 raise StateDamaged(_damaged(self.path, f'what is remembered of table "{key.decode()}" is not complete'))
 
@@ -325,6 +323,11 @@ def _damaged(path: Path, reason: str) -> str:
         f"{path}: {reason}. Nothing has been read from the source. Move this folder away and run again: "
         "it is rebuilt from the change log and the position files, from where they stand."
     )
+
+
+def _sum(watermark: bytes, blocks: Blocks) -> bytes:
+    """Return what tells that a watermark and the headers of blocks were written together."""
+    return (int.from_bytes(checksum(watermark), "big") ^ blocks.sum).to_bytes(8, "big")
 
 
 def _block(table: str, number: int) -> bytes:

@@ -132,6 +132,21 @@ def test_records_that_are_lost_are_named_before_they_read_as_nothing(tmp_path: P
     store.close()
 
 
+def test_a_watermark_and_records_of_two_ages_are_named(tmp_path: Path) -> None:
+    store = RocksDBWatermarkStore(tmp_path / "db", create=True)
+    store.save("t", mark(1), NOTHING)
+    ((key, older),) = store._scan("watermarks", b"")
+    store.save("t", mark(2), NOTHING)
+    store.verify()
+    for part in (("watermarks", key, older), ("", b"sum t", None)):
+        store._write([part])
+        with pytest.raises(StateDamaged, match='what is remembered of table "t" is not complete'):
+            store.verify()
+        store.save("t", mark(2), NOTHING)
+        store.verify()
+    store.close()
+
+
 def test_what_could_not_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RocksDBWatermarkStore(tmp_path / "db", create=True)
     store.save("t", mark(1), lasting(1, 2))
