@@ -138,9 +138,8 @@ class SQLiteConnector(SourceConnector):
     def pulse(self) -> object | None:
         with self._lock:
             found = self.file.look()
-            connection = self.file.connection()
             try:
-                version = connection.execute("PRAGMA data_version").fetchone()[0]
+                version = self.file.connection().execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 self.file.fail(error)
             # data_version means something on its own connection only; the times catch a copy over the file in place.

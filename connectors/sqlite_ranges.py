@@ -126,14 +126,23 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
         return [*odd, Range(first, following, only=only, values=values), Range(following)]
     # 'D HH:MM' stands for the whole minute, 'D' for the whole day.
     blank, letter = (f"{day}{sign}{minute}" for sign in " T")
-    # The closed second itself is over, with and without a Z; its fractions may not be.
-    only = "{c} = ? OR ({c} > ? AND {c} <> ?)"
     return [
         *odd,
         Range(day, f"{day} "),
-        Range(blank, f"{day}T", only=only, values=(blank, f"{day} {second}", f"{day} {second}Z")),
-        Range(letter, only=only, values=(letter, f"{day}T{second}", f"{day}T{second}Z")),
+        Range(blank, f"{day}T", only=_ABOVE, values=(blank, *_instants(f"{day} {second}", closed))),
+        Range(letter, only=_ABOVE, values=(letter, *_instants(f"{day}T{second}", closed))),
     ]
+
+
+# Digit by digit, a fraction that is greater is the greater text, however many digits there are. A comma stands before
+# the point, whatever follows.
+_ABOVE = "{c} = ? OR ({c} > ? AND {c} NOT IN (?, ?)) OR ({c} > ? AND {c} < ?)"
+
+
+def _instants(second: str, closed: int) -> tuple[str, ...]:
+    """Return, after the minute's own text, the values of `_ABOVE`: the closed instant, and others of its second."""
+    point = f"{second}.{closed % SECOND:06}"
+    return point, f"{point}Z", f"{second}Z", f"{second},", f"{second}-"
 
 
 def zoned(timezone: str | None) -> str:

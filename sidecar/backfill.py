@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import faults, quarantine, rows
+from sidecar import deliveries, faults, quarantine, rows
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
@@ -110,7 +110,7 @@ def write(
     polled = mark.polled is not None or mark.progress is not None
     own = merged(found, mark.job, passed(chunk.low), polled=polled)
     some = own.take(rows.met(own, mark.closed(), mark.since))
-    remembered = dict(zip(some.keys(), rows.tokens(some), strict=True))
+    remembered = rows.records(some, some.keys())
     good, aside = quarantine.sorted_out(own)
     full = len(chunk.data) >= chunk.page.limit
     spans_ = list(mark.job.spans)
@@ -119,7 +119,7 @@ def write(
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
     if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
-    after = dataclasses.replace(mark, job=job, added=mark.added + len(remembered))
+    after = dataclasses.replace(mark, job=job)
     offset = None
     if len(own):
         fits()
@@ -145,7 +145,8 @@ def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> 
     if polled and job.closed is not None:
         keep &= ~rows.met(found, job.closed, job.since)
     if passed:
-        delivered = (key in passed for key in rows.keys_of(found.tracked, found.delivered()))
+        keys = deliveries.as_bytes(rows.keys_of(found.tracked, found.delivered()))
+        delivered = (key in passed for key in keys)
         keep &= ~np.fromiter(delivered, bool, len(found))
     return found.take(keep)
 
@@ -179,4 +180,4 @@ class Passed:
         if metadata is None or metadata.origin == ORIGIN or not metadata.rows:
             return ()
         data = self._log.get(offset)
-        return () if data is None else rows.keys_of(self._tracked, data)
+        return () if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))

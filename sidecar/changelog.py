@@ -22,12 +22,13 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from sidecar import evolution, faults, segments
+from sidecar import deliveries, evolution, faults, segments
 from sidecar.codec import dump_watermark, load_watermark
+from sidecar.deliveries import Records
 from sidecar.errors import LogTruncated, StateDamaged
 from sidecar.files import filename, make_folder, write_durably
 from sidecar.model import Watermark
-from sidecar.segments import Metadata, Remembered, Segment
+from sidecar.segments import Metadata, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,9 @@ class ChangeLog:
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
-        found = self._segments()
+        found, newest = self._segments(), self._newest
+        if found and newest is not None and newest[0] == found[-1].offset:
+            return newest[1].remove_metadata()
         return segments.columns(found[-1].path) if found else None
 
     def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:
@@ -146,7 +149,7 @@ class ChangeLog:
         offset: int,
         changes: pa.Table,
         watermark: Watermark,
-        remembered: Remembered,
+        remembered: Records,
         *,
         committed: int,
         origin: str,
@@ -196,7 +199,7 @@ class ChangeLog:
             if segment.offset <= floor:
                 segment.path.unlink(missing_ok=True)
 
-    def replay(self, after: int) -> Iterator[tuple[Watermark, Remembered, bool]]:
+    def replay(self, after: int) -> Iterator[tuple[Watermark, Records, bool]]:
         """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
 
         Begins with the floor's where retention has dropped segments after *after*. The third value is true where the
@@ -211,11 +214,11 @@ class ChangeLog:
                 metadata = segments.metadata(segment.path)
                 yield metadata.watermark, self.remembered(segment.offset), metadata.moved
 
-    def remembered(self, offset: int) -> Remembered:
+    def remembered(self, offset: int) -> Records:
         """Return what was to be remembered of segment *offset*, which must be there."""
         return segments.remembered(self.path(offset))
 
-    def drop(self, through: int, watermark: Watermark, remembered: Remembered) -> int:
+    def drop(self, through: int, watermark: Watermark, remembered: Records) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
         doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
@@ -231,14 +234,14 @@ class ChangeLog:
         """Return the last offset dropped by retention; 0 if none."""
         return self._read_floor()[0]
 
-    def _read_floor(self) -> tuple[int, Watermark | None, Remembered]:
+    def _read_floor(self) -> tuple[int, Watermark | None, Records]:
         path = self.folder / "_floor.json"
         try:
             raw = json.loads(path.read_text())
             remembered = segments.unpack(raw["recent"].encode())
             return int(raw["offset"]), load_watermark(json.dumps(raw["watermark"])), remembered
         except FileNotFoundError:
-            return 0, None, {}
+            return 0, None, deliveries.NOTHING
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise StateDamaged(f"{path}: not readable: {error}. Restore it from a copy.") from error
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -29,15 +28,6 @@ def pack(values: Sequence[Scalar]) -> str:
 def unpack(text: str) -> Position:
     """Return what `pack` was given."""
     return tuple(_unwrap(v) for v in json.loads(text))
-
-
-def digest(values: Sequence[Scalar]) -> bytes:
-    """Return 16 bytes that stand for *values*: equal only where values and types are.
-
-    Python's own notation keeps 1, 1.0, '1' and b'1' apart, quotes what stands in strings, and is three times as fast as
-    JSON.
-    """
-    return blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def bad(reasons: Mapping[str, str], row: Mapping[str, object]) -> str:
@@ -112,8 +102,6 @@ def dump_watermark(mark: Watermark) -> str:
             "polled": mark.polled,
             "kind": mark.kind,
             "unit": mark.unit,
-            "kept": mark.kept,
-            "added": mark.added,
             "era": mark.era,
             "doubt": mark.doubt,
             "hold": _dump_hold(mark.hold),
@@ -142,8 +130,6 @@ def load_watermark(text: str | bytes) -> Watermark:
         polled=raw["polled"],
         kind=raw["kind"],
         unit=raw["unit"],
-        kept=raw["kept"],
-        added=raw["added"],
         era=raw["era"],
         doubt=raw["doubt"],
         hold=raw["hold"] and Hold(*raw["hold"]),

@@ -42,6 +42,11 @@ def lookback(tracked: Tracked, kind: CursorKind) -> int:
     return tracked.lookback + TICK if coarse else tracked.lookback
 
 
+def resting(tracked: Tracked) -> int:
+    """Return after how many microseconds without a change all that was seen is closed, if stamps and clocks agree."""
+    return max(lookback(tracked, kind_of(tracked, scan)) for scan in tracked.passes) + SECOND // 100
+
+
 def given_up(view: Horizon, tracked: Tracked) -> Horizon:
     """Return *view* without what has been running for longer than `max_hold`: it is waited for no more."""
     if tracked.max_hold is None or (view.settled is not None and view.settled >= view.now - tracked.max_hold):

@@ -18,6 +18,7 @@ from sidecar.backfill import Passed
 from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work
+from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
 from sidecar.poll import Step, check_schema, fresh_watermark, positioned
@@ -330,7 +331,7 @@ class Jobs:
         log_.warning("table=%s backfill=%s cancelled: %d rows of it are in the log", table, job.id, job.written)
 
     def _save(self, table: str, mark: Watermark) -> None:
-        self._sidecar.store.save(table, mark, {})
+        self._sidecar.store.save(table, mark, NOTHING)
         if self._under_way is not None:
             (self._under_way.discard if mark.job is None else self._under_way.add)(table)
 

@@ -342,8 +342,7 @@ class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
     `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
-    holds; `offset` is the last segment written. `kept` counts the remembered deliveries after the last clean-up,
-    `added` those remembered or met again since. `era` is the numbering that `since` belongs to; `doubt`, after it has
+    holds; `offset` is the last segment written. `era` is the numbering that `since` belongs to; `doubt`, after it has
     changed and until a poll is complete, the offset up to which the log tells by content what has been delivered.
     `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
     and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
@@ -360,8 +359,6 @@ class Watermark:
     polled: int | None = None
     kind: CursorKind = "instant"
     unit: Unit | None = None
-    kept: int = 0
-    added: int = 0
     era: str | None = None
     doubt: int | None = None
     hold: Hold | None = None

@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar import faults, horizon, quarantine, renumbered, rows
+from sidecar import deliveries, faults, horizon, quarantine, renumbered, rows
 from sidecar.ahead import Reader
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, Flags, ceiling
+from sidecar.deliveries import NOTHING, Records
 from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import (
     DELETE,
@@ -174,6 +175,25 @@ def positioned(connector: SourceConnector, tracked: Tracked, mark: Watermark, vi
     return dataclasses.replace(mark, marks=marks, since=view.floor, memory=view.memory, era=view.era)
 
 
+def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pulse: object) -> None:
+    """Close what has stood for long enough, where nothing has changed since *tracked*'s last complete poll began.
+
+    *pulse* is the source's from before that poll. Another poll would meet nothing but what that one delivered: so it is
+    complete without reading it. And the poll that finds the next change need not read all this again.
+    """
+    mark = store.watermark(tracked.name)
+    if mark is None or mark.polled is None or mark.progress is not None or mark.settings != settings(tracked):
+        return
+    with connector.snapshot():
+        view = connector.horizon(tracked, mark.memory)
+        if renumbered.is_renumbered(mark, view):
+            return
+        after = _completed(mark, begin(connector, tracked, mark, view))
+    # Asked last: what is written meanwhile may have been seen by some of these questions.
+    if after.closed() != mark.closed() and connector.pulse() == pulse:
+        store.save(tracked.name, after, NOTHING)
+
+
 def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
     return any(change.kind == "added" for change in log.changes(change_schema(tracked)))
 
@@ -191,8 +211,8 @@ def _read_again(
         version=mark.version if mark.job is None else mark.job.version,
     )
     empty = change_schema(tracked).empty_table()
-    log.append(mark.offset, empty, mark, {}, committed=connector.source.clock.now(), origin="poll", moved=True)
-    store.save(tracked.name, mark, {}, forget_all=True)
+    log.append(mark.offset, empty, mark, NOTHING, committed=connector.source.clock.now(), origin="poll", moved=True)
+    store.save(tracked.name, mark, NOTHING, forget_all=True)
     return mark
 
 
@@ -207,8 +227,8 @@ def _begin_from_now(
     mark = dataclasses.replace(mark, offset=log.last() + 1, since=None, version=tracked.backfill_version)
     mark = dataclasses.replace(mark, progress=dataclasses.replace(begin(connector, tracked, mark, view), silent=True))
     empty = change_schema(tracked).empty_table()
-    log.append(mark.offset, empty, mark, {}, committed=view.now, origin="poll")
-    store.save(tracked.name, mark, {})
+    log.append(mark.offset, empty, mark, NOTHING, committed=view.now, origin="poll")
+    store.save(tracked.name, mark, NOTHING)
     return mark
 
 
@@ -221,8 +241,8 @@ def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: W
     )  # fmt: skip
     mark = renumbered.forgotten(mark, view)
     empty = change_schema(tracked).empty_table()
-    log.append(mark.offset, empty, mark, {}, committed=view.now, origin="poll", moved=True)
-    store.save(tracked.name, mark, {}, forget_all=True)
+    log.append(mark.offset, empty, mark, NOTHING, committed=view.now, origin="poll", moved=True)
+    store.save(tracked.name, mark, NOTHING, forget_all=True)
     return mark
 
 
@@ -241,8 +261,8 @@ def _page(
     scan = next((p for p in tracked.passes if p.name == progress.scan), None)
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
-        after = advance(tracked, mark, None, full=False, added=0)
-        store.save(tracked.name, after, {})
+        after = advance(tracked, mark, None, full=False)
+        store.save(tracked.name, after, NOTHING)
         return Step(tracked.name, 0, 0, None, after.progress is None), after
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
@@ -261,14 +281,14 @@ def _page(
     fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
     if progress.silent:
         fresh, late = fresh.take(np.zeros(len(fresh), dtype=bool)), 0
-    after = advance(tracked, mark, last, full=full, added=found_new.met)
+    after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
         after = dataclasses.replace(after, shape=progress.shape)
     good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
-    if len(fresh) or (remembered and (same is not None or progress.silent)):
+    if len(fresh) or (deliveries.count(remembered) and (same is not None or progress.silent)):
         fits()
         number = after.offset + 1
         after = dataclasses.replace(after, offset=number)
@@ -282,11 +302,10 @@ def _page(
             quarantine.set_aside(log, number, aside, progress.horizon.now)
         log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
         offset = number if len(good) else None
-    if after != mark or remembered:
+    if after != mark or deliveries.count(remembered):
         store.save(tracked.name, after, remembered)
         faults.point("watermark-saved")
     if after.progress is None:
-        after = _clean_up(tracked, store, mark, after)
         faults.point("poll-completed")
     step = Step(tracked.name, len(data), len(good), offset, after.progress is None, late=late)
     return step, after
@@ -294,68 +313,74 @@ def _page(
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """What is new of a page: its rows, and what to remember of it; an empty value forgets.
-
-    `met` counts the rows of which something was remembered, or is from now on; `late`, the new ones that came too late.
-    """
+    """What is new of a page: its rows, and what to remember of it. `late` counts the new rows that came too late."""
 
     rows: Rows
-    remembered: dict[bytes, bytes]
-    met: int
+    remembered: Records
     late: int
 
 
 def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> _Fresh:
     """Return what is new of *found*.
 
-    Fingerprints cost microseconds: they are made only of rows that are remembered, or may return. *same* says which
+    Fingerprints cost a microsecond: they are made only of rows that are remembered, or may return. *same* says which
     rows have been delivered as they are by other evidence.
     """
     progress = mark.progress
     assert progress is not None
     if not len(found):
-        return _Fresh(found, {}, 0, 0)
+        return _Fresh(found, NOTHING, 0)
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
-    any_remembered = mark.kept + mark.added > 0
-    known = store.recall(found.tracked.name, found.keys()) if any_remembered else [None] * len(found)
-    is_known = np.fromiter((k is not None for k in known), bool, len(found))
-    asked = stays | is_known
-    remembered: dict[bytes, bytes] = {}
-    if asked.any():
-        some = found.take(asked)
-        tokens = rows.tokens(some)
-        # Before a column was added, the same row had another fingerprint: NULL there, it is no other row for that.
-        now, older = rows.shape(some.data), tokens
-        if mark.shape not in ((), now) and set(mark.shape) <= set(now):
-            bare = rows.are_null(some, set(now) - set(mark.shape))
-            older = [o if b else t for o, t, b in zip(rows.tokens(some, mark.shape), tokens, bare, strict=True)]
-        for index, key, token, old in zip(np.flatnonzero(asked).tolist(), some.keys(), tokens, older, strict=True):
-            before = known[index]
-            if before in (token, old):
-                new[index] = False
-            if before != token and stays[index]:
-                remembered[key] = token
-            elif before not in (None, token):
-                # What was delivered before must not be mistaken, later, for what is delivered now.
-                remembered[key] = b""
+    is_known = np.zeros(len(found), dtype=bool)
+    remembered = NOTHING
+    if stays.any() or store.remembers(found.tracked.name):
+        keys = found.keys()
+        known = store.recall(found.tracked.name, keys)
+        is_known = ~deliveries.says_nothing(known)
+        asked = stays | is_known
+        some, keys, known = found.take(asked), keys[:, asked], known[:, asked]
+        now = rows.records(some, keys)
+        is_same = deliveries.same(now, known)
+        new[asked] &= ~(is_same | _is_same_without_what_was_added(some, known, mark.shape))
+        # What was delivered before must not be mistaken, later, for what is delivered now.
+        over = is_known[asked] & ~is_same & ~stays[asked]
+        remembered = deliveries.joined([now[:, ~is_same & stays[asked]], deliveries.nothing(keys[:, over])])
     # A row that is known has come in time: what is new of it is not when.
     late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
-    return _Fresh(found.take(new), remembered, int(asked.sum()), int(late.sum()))
+    return _Fresh(found.take(new), remembered, int(late.sum()))
 
 
-def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool, added: int) -> Watermark:
+def _is_same_without_what_was_added(some: Rows, known: Records, before: tuple[str, ...]) -> Flags:
+    """Return which rows are as they are *known* but for columns that were added since, *before* having none of them.
+
+    Before a column was added, the same row had another fingerprint: NULL there, it is no other row for that.
+    """
+    found, now = np.zeros(len(some), dtype=bool), rows.shape(some.data)
+    if before in ((), now) or not set(before) <= set(now):
+        return found
+    bare = rows.are_null(some, set(now) - set(before)) & ~deliveries.says_nothing(known)
+    if bare.any():
+        older = rows.records(some.take(bare), known[: deliveries.CONTENT, bare], before)
+        found[bare] = deliveries.same(older, known[:, bare])
+    return found
+
+
+def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool) -> Watermark:
     """Return the watermark after a page that ended at *last*: the next page, the next pass, or the poll's end."""
     progress = mark.progress
     assert progress is not None
-    mark = dataclasses.replace(mark, added=mark.added + added)
     if full:
         return dataclasses.replace(mark, progress=dataclasses.replace(progress, after=last))
     following = [p.name for p in tracked.passes if PASSES.index(p.name) > PASSES.index(progress.scan)]
     if following:
         ahead = dataclasses.replace(progress, scan=following[0], after=None)
         return dataclasses.replace(mark, progress=ahead)
+    return _completed(mark, progress)
+
+
+def _completed(mark: Watermark, progress: Progress) -> Watermark:
     view = progress.horizon
     return dataclasses.replace(
         mark,
@@ -394,18 +419,3 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
     delivered = (pa.field(c.name, c.arrow, metadata=VARIANT if c.variant else None) for c in tracked.columns)
     return pa.schema([*metadata, *delivered])
-
-
-def _clean_up(tracked: Tracked, store: WatermarkStore, before: Watermark, mark: Watermark) -> Watermark:
-    """Forget what cannot return, once as many rows have been remembered or met again as were kept: constant work a row.
-
-    Those met again count, for what a poll closes it has met: many rows that are closed at once, by a poll that finds
-    nothing new, would stay for ever.
-    """
-    moved = (mark.closed(), mark.since) != (before.closed(), before.since)
-    if not moved or mark.added <= 1_000 or mark.added < mark.kept:
-        return mark
-    kept = store.prune(tracked.name, rows.expired(mark.closed(), mark.since))
-    mark = dataclasses.replace(mark, kept=kept, added=0)
-    store.save(tracked.name, mark, {})
-    return mark

@@ -18,6 +18,7 @@ from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
+from sidecar.deliveries import NOTHING
 from sidecar.errors import SettingsError, StateDamaged
 from sidecar.files import filename, make_folder
 from sidecar.horizon import kind_of
@@ -65,6 +66,7 @@ class Sidecar:
         self._connector: SourceConnector | None = None
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
+        self._logs: dict[str, ChangeLog] = {}
         self._settled: dict[str, tuple[Tracked, Tracked]] = {}
         self.outlines: dict[str, object] = {}
         """What the connector said of each table when it was described; see `SourceConnector.outline`."""
@@ -101,7 +103,10 @@ class Sidecar:
 
     def log(self, table: str) -> ChangeLog:
         """Return *table*'s change log."""
-        return ChangeLog(self.root, table)
+        # Kept: one that has written a segment need not read it to know what came before the next.
+        if table not in self._logs:
+            self._logs[table] = ChangeLog(self.root, table)
+        return self._logs[table]
 
     def refresh(self) -> None:
         """Ask the source anew for its tables at the next use."""
@@ -200,8 +205,8 @@ class Sidecar:
             self._move(tracked, {})
         elif found and mark is not None:
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
-            log.append(mark.offset, now.empty_table(), mark, {}, committed=self.clock.now(), origin="poll")
-            store.save(tracked.name, mark, {})
+            log.append(mark.offset, now.empty_table(), mark, NOTHING, committed=self.clock.now(), origin="poll")
+            store.save(tracked.name, mark, NOTHING)
         return [str(change) for change in found]
 
     def request_backfill(
@@ -332,8 +337,8 @@ class Sidecar:
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
         empty = change_schema(self.settled(tracked)).empty_table()
-        log.append(offset, empty, mark, {}, committed=self.clock.now(), origin="poll", moved=True)
-        store.save(tracked.name, mark, {}, forget_all=True)
+        log.append(offset, empty, mark, NOTHING, committed=self.clock.now(), origin="poll", moved=True)
+        store.save(tracked.name, mark, NOTHING, forget_all=True)
         return mark
 
     def _give_up(self, log: ChangeLog, tracked: Tracked) -> None:
@@ -341,7 +346,7 @@ class Sidecar:
         held = {c: p.acknowledged for (table, c), p in self.store.positions().items() if table == tracked.name}
         before = self.store.watermark(tracked.name)
         through = max([*(s.offset for s in log.standing()), *held.values(), before.offset if before else 0])
-        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), {})
+        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
         for consumer, acknowledged in held.items():
             if acknowledged < through:
                 consumers.acknowledge(log, self.store, consumer, through)

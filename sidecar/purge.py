@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from sidecar import faults, quarantine, rows
+from sidecar import deliveries, faults, quarantine, rows
 from sidecar.backfill import ORIGIN
 from sidecar.changelog import ChangeLog
+from sidecar.deliveries import NOTHING
 from sidecar.evolution import conformed, widens
 from sidecar.model import DELETE, METADATA, Position, Scope, Tracked, Watermark
 from sidecar.poll import change_schema
@@ -48,8 +49,8 @@ def unseen(
         for offset, places in _newest(tracked, log, began, counts).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, log, offset, places), schema, mark.offset, now)
-            log.append(mark.offset, data, mark, {}, committed=now, origin=ORIGIN)
-            store.save(tracked.name, mark, {})
+            log.append(mark.offset, data, mark, NOTHING, committed=now, origin=ORIGIN)
+            store.save(tracked.name, mark, NOTHING)
             faults.point("keys-purged")
             purged += len(data)
     if purged:
@@ -63,7 +64,7 @@ def _digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position
         return frozenset()
     types = [column.arrow for n in columns if (column := tracked.table.column(n)) is not None]
     arrays = [pa.array([v[at] for v in values]).cast(type_) for at, type_ in enumerate(types)]
-    return frozenset(rows.keys_of(tracked, pa.table(arrays, names=list(columns))))
+    return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))
 
 
 def _newest(
@@ -77,7 +78,7 @@ def _newest(
         if data is None or not len(data):
             continue
         types = data.column(change_type).to_pylist()
-        for row, (key, kind) in enumerate(zip(rows.keys_of(tracked, data), types, strict=True)):
+        for row, (key, kind) in enumerate(zip(deliveries.as_bytes(rows.keys_of(tracked, data)), types, strict=True)):
             if not counts(key):
                 continue
             if kind == DELETE or segment.offset > began:

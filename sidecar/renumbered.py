@@ -17,6 +17,7 @@ import pyarrow as pa
 from sidecar import codec, evolution
 from sidecar.changelog import ChangeLog
 from sidecar.cursor import Flags
+from sidecar.deliveries import as_bytes
 from sidecar.model import METADATA, Horizon, Tracked, Watermark
 from sidecar.rows import Rows, keys_of
 
@@ -32,7 +33,7 @@ def forgotten(mark: Watermark, view: Horizon) -> Watermark:
     offset = mark.offset + 1
     job = mark.job and dataclasses.replace(mark.job, since=None)
     mark = dataclasses.replace(mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, job=job)
-    return dataclasses.replace(mark, progress=None, kept=0, added=0)
+    return dataclasses.replace(mark, progress=None)
 
 
 def newest(tracked: Tracked, log: ChangeLog, until: int) -> Mapping[bytes, bytes]:
@@ -48,7 +49,7 @@ def newest(tracked: Tracked, log: ChangeLog, until: int) -> Mapping[bytes, bytes
         # What was written before the columns changed otherwise than by growing is no row of today's.
         if data is not None and len(data) and evolution.compatible(data.schema, columns):
             data = evolution.conformed(data, columns)
-            found.update(zip(keys_of(tracked, data), _digests(data, columns.names), strict=True))
+            found.update(zip(as_bytes(keys_of(tracked, data)), _digests(data, columns.names), strict=True))
     return found
 
 
@@ -58,7 +59,7 @@ def unchanged(found: Rows, held: Mapping[bytes, bytes]) -> Flags:
     change_type = found.tracked.metadata_prefix + METADATA[0]
     # Keys in the form in which the log has them, too.
     data = found.delivered().append_column(change_type, found.change_types())
-    digests, keys = _digests(data, [change_type, *names]), keys_of(found.tracked, data)
+    digests, keys = _digests(data, [change_type, *names]), as_bytes(keys_of(found.tracked, data))
     same = (held.get(key) == digest for key, digest in zip(keys, digests, strict=True))
     return np.fromiter(same, bool, len(found))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sidecar import deliveries
 from sidecar.changelog import ChangeLog
 from sidecar.model import Watermark
 from sidecar.state import WatermarkStore
@@ -30,7 +31,7 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
         if mark.era is not None and not _is_closed(metadata.watermark, mark):
             break
         through = segment.offset
-    return log.drop(through, mark, dict(store.remembered(log.table))) if through else 0
+    return log.drop(through, mark, deliveries.joined(list(store.remembered(log.table)))) if through else 0
 
 
 def _is_closed(then: Watermark, now: Watermark) -> bool:

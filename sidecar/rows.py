@@ -8,18 +8,18 @@ its content with the cursor values that will close it.
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar import classify, codec
+from sidecar import classify, codec, deliveries
 from sidecar.cursor import NONE, Flags, Integers, comparable
+from sidecar.deliveries import CONTENT, CREATED, MORE, UPDATED, Keys, Records
 from sidecar.errors import SettingsError
+from sidecar.fingerprint import digests
 from sidecar.model import (
     BAD,
     CURSOR,
@@ -34,9 +34,7 @@ from sidecar.model import (
     Tracked,
 )
 
-_VERSION, _CONTENT = b"v", b"c"
-_INTEGER = b"integer "
-_VERSION_FORMAT, _CONTENT_FORMAT = struct.Struct(">q"), struct.Struct(">16s3q")
+_INTEGER = int.from_bytes(b"integer ", "little")
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Rows:
             None if self.version is None else self.version[mask],
         )
 
-    def keys(self) -> list[bytes]:
+    def keys(self) -> Keys:
         return keys_of(self.tracked, self.data)
 
     def change_types(self) -> pa.Array:
@@ -82,13 +80,12 @@ class Rows:
         return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
 
 
-def keys_of(tracked: Tracked, data: pa.Table) -> list[bytes]:
-    """Return 16 bytes for each row's key: the key itself where it is one integer, else a digest."""
+def keys_of(tracked: Tracked, data: pa.Table) -> Keys:
+    """Return what stands for each row's key: the key itself where it is one integer, else a digest."""
     if len(tracked.key) == 1 and pa.types.is_signed_integer(data.schema.field(tracked.key[0]).type):
-        column = data.column(tracked.key[0])
-        raw = pc.cast(column, pa.int64()).to_numpy().astype(">i8").tobytes()
-        return [_INTEGER + raw[at : at + 8] for at in range(0, len(raw), 8)]
-    return [codec.digest(key) for key in codec.rows(data, tracked.key)]
+        values = pc.cast(data.column(tracked.key[0]), pa.int64()).to_numpy()
+        return np.stack([values, np.full(len(data), _INTEGER, dtype=np.int64)])
+    return digests([data.column(name) for name in tracked.key], len(data))
 
 
 def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
@@ -148,31 +145,32 @@ def shape(data: pa.Table) -> tuple[str, ...]:
     return tuple(n for n in data.column_names if n not in ours and not n.startswith(VALUE))
 
 
-def are_null(rows: Rows, names: Iterable[str]) -> list[bool]:
+def are_null(rows: Rows, names: Iterable[str]) -> Flags:
     """Return which rows are NULL in all columns of *names*."""
     found = np.ones(len(rows), dtype=bool)
     for name in names:
         found &= rows.data.column(name).is_null().to_numpy()
-    flags: list[bool] = found.tolist()
-    return flags
+    return found
 
 
-def tokens(rows: Rows, columns: Sequence[str] | None = None) -> list[bytes]:
+def records(rows: Rows, keys: Keys, columns: Sequence[str] | None = None) -> Records:
     """Return what is to be remembered of each row, should it be met again; as if it had only *columns*, if given."""
+    found = deliveries.nothing(keys)
     if rows.version is not None:
-        return [_VERSION + _VERSION_FORMAT.pack(int(v)) for v in rows.version]
+        found[deliveries.VERSION] = rows.version
+        return found
+    found[UPDATED : CREATED + 1] = _ranks(rows)
     if not len(rows):
-        return []
-    stamps = zip(*(ranks.tolist() for ranks in _ranks(rows)), strict=True)
-    content = codec.rows(rows.data, shape(rows.data) if columns is None else columns)
+        return found
+    content = [rows.data.column(name) for name in (shape(rows.data) if columns is None else columns)]
+    found[CONTENT : MORE + 1] = digests(content, len(rows))
     if BAD in rows.data.column_names and rows.data.column(BAD).null_count < len(rows):
         # A row is the same in a page with and without bad ones; a bad value, NULL in its column, tells itself.
-        marks = rows.data.column(BAD).to_pylist()
-        content = (r if m is None else (*r, str(json.loads(m)["row"])) for r, m in zip(content, marks, strict=True))
-    return [
-        _CONTENT + _CONTENT_FORMAT.pack(blake2b(repr(row).encode(), digest_size=16).digest(), *stamp)
-        for row, stamp in zip(content, stamps, strict=True)
-    ]
+        is_bad = rows.data.column(BAD).is_valid()
+        texts = [str(json.loads(mark)["row"]) for mark in rows.data.column(BAD).filter(is_bad).to_pylist()]
+        marked = [*(column.filter(is_bad) for column in content), pa.chunked_array([pa.array(texts, pa.string())])]
+        found[CONTENT : MORE + 1, is_bad.to_numpy()] = digests(marked, len(texts))
+    return found
 
 
 def may_return(rows: Rows, closing: Mapping[PassName, int | None], floor: int | None) -> Flags:
@@ -191,19 +189,6 @@ def met(rows: Rows, closed: Mapping[PassName, int | None], floor: int | None) ->
 def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
     """Return which rows should have appeared earlier: every pass that meets them was *due* beyond them."""
     return ~_met(rows, due)
-
-
-def expired(closed: Mapping[PassName, int | None], floor: int | None) -> Callable[[bytes], bool]:
-    """Return a test for remembered values that no later poll can meet."""
-    limits = [closed.get(name) for name in ("updated", "deleted", "created")]
-
-    def test(value: bytes) -> bool:
-        if value[:1] == _VERSION:
-            return floor is not None and _VERSION_FORMAT.unpack(value[1:])[0] < floor
-        _, *ranks = _CONTENT_FORMAT.unpack(value[1:])
-        return all(r == NONE or (c is not None and r <= c) for r, c in zip(ranks, limits, strict=True))
-
-    return test
 
 
 def _met(rows: Rows, closed: Mapping[PassName, int | None]) -> Flags:

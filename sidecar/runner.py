@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ from sidecar import fanout, retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
-from sidecar.horizon import LONG_HOLD
+from sidecar.horizon import LONG_HOLD, resting
 from sidecar.jobs import Jobs
 from sidecar.model import Hold, Tracked
-from sidecar.poll import Step, poll
+from sidecar.poll import Step, poll, rest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ class Runner:
     on_step: Callable[[Step], None] | None = None
     long_hold: int = LONG_HOLD
     _stale: bool = False
-    _quiet: dict[str, object] = field(default_factory=dict)
+    _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -112,22 +113,20 @@ class Runner:
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
-        wanted = set(self.sidecar.tracked if names is None else names)
-        unknown = wanted - set(self.sidecar.tracked)
-        if unknown:
-            known = ", ".join(self.sidecar.tracked)
-            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {known}')
+        tracked = self.sidecar.tracked
+        wanted = tracked.keys() if names is None else set(names)
+        if unknown := wanted - tracked.keys():
+            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         self._errors = {}
         self._jobs.new_round()
-        results = {t.name: PollResult(t.name) for t in self.sidecar.tracked.values() if t.name in wanted}
+        results = {name: PollResult(name) for name in tracked if name in wanted}
         try:
             self._copy(None, results)
         finally:
             self._jobs.close()
         for name, result in results.items():
             result.join(self.catch_up(self.sidecar.tracked[name]))
-            error = self._errors.get(name)
-            result.error = result.error or error
+            result.error = result.error or self._errors.get(name)
         for result in results.values():
             if result.error is not None:
                 raise result.error
@@ -210,8 +209,11 @@ class Runner:
 
     def catch_up(self, tracked: Tracked) -> PollResult:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
+        result = PollResult(tracked.name)
+        if self._is_at_rest(tracked.name):
+            return result
         clock, store = self.sidecar.clock, self.sidecar.store
-        result, began = PollResult(tracked.name), clock.monotonic()
+        began = clock.monotonic()
         once = functools.partial(self._poll, tracked, result)
         try:
             try:
@@ -243,9 +245,14 @@ class Runner:
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
         connector, store = self.sidecar.connector, self.sidecar.store
         pulse = connector.pulse()
-        if pulse is not None and self._quiet.get(tracked.name) == pulse:
+        if (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
+            if self.sidecar.clock.monotonic() >= quiet[1]:
+                # Once: from now on all that was seen has stood for long enough.
+                rest(connector, tracked, store, pulse)
+                quiet = pulse, math.inf
+            self._quiet[tracked.name] = quiet
             return
-        self._quiet.pop(tracked.name, None)
+        began = self.sidecar.clock.monotonic()
         if self._has_moved_on(tracked):
             self._look_anew()
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
@@ -273,7 +280,19 @@ class Runner:
                 tracked.name, result.late, tracked.lookback / SECOND,
             )  # fmt: skip
         if pulse is not None:
-            self._quiet[tracked.name] = pulse
+            self._quiet[tracked.name] = pulse, began + resting(tracked) / SECOND
+
+    def _is_at_rest(self, name: str) -> bool:
+        """Return whether nothing has changed since table *name* was polled, and nothing is to be closed by now."""
+        quiet = self._quiet.get(name)
+        try:
+            return (
+                quiet is not None
+                and self.sidecar.connector.pulse() == quiet[0]
+                and self.sidecar.clock.monotonic() < quiet[1]
+            )
+        except SidecarError:
+            return False  # the poll meets it as well, and says so
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""
@@ -360,4 +379,5 @@ class Runner:
         self._errors[where] = error
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
+            self._quiet.pop(where, None)  # or nobody would take the note away
         log_.error("%s", error)

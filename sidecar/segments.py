@@ -9,19 +9,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
+from sidecar import deliveries
 from sidecar.codec import dump_watermark, load_watermark
+from sidecar.deliveries import Records
 from sidecar.errors import StateDamaged
 from sidecar.model import METADATA, Watermark
-
-Remembered: TypeAlias = Mapping[bytes, bytes]
-"""Key digest → what was delivered of it. An empty value says that nothing need be remembered any more."""
 
 _KEY, _RECENT = b"sidecar", b"sidecar.recent"
 
@@ -52,7 +51,7 @@ class Metadata:
     moved: bool = False
 
 
-def write(path: Path, changes: pa.Table, metadata: Metadata, remembered: Remembered) -> None:
+def write(path: Path, changes: pa.Table, metadata: Metadata, remembered: Records) -> None:
     """Write *changes* to *path*, and what is to be known of them."""
     footer = {
         "offset": metadata.offset,
@@ -117,7 +116,7 @@ def metadata(path: Path) -> Metadata:
         raise StateDamaged(f"{path}: its footer is damaged: {error}. Restore it from a copy.") from error
 
 
-def remembered(path: Path) -> Remembered:
+def remembered(path: Path) -> Records:
     """Return what was to be remembered of the rows of *path*."""
     try:
         return unpack(_footer(path).get(_RECENT, b""))
@@ -125,20 +124,14 @@ def remembered(path: Path) -> Remembered:
         raise StateDamaged(f"{path}: its footer is damaged. Restore it from a copy.") from error
 
 
-def pack(remembered: Remembered) -> bytes:
-    """Return *remembered* as text."""
-    joined = b"".join(key + bytes([len(value)]) + value for key, value in remembered.items())
-    return base64.b64encode(joined)
+def pack(remembered: Records) -> bytes:
+    """Return *remembered* as letters: other readers of Parquet take a footer's values for UTF-8."""
+    return base64.b64encode(deliveries.pack(remembered))
 
 
-def unpack(text: bytes) -> Remembered:
-    """Return what `pack` has made *text* of; ValueError or IndexError for another text."""
-    raw, found, at = base64.b64decode(text, validate=True), {}, 0
-    while at < len(raw):
-        size = raw[at + 16]
-        found[raw[at : at + 16]] = raw[at + 17 : at + 17 + size]
-        at += 17 + size
-    return found
+def unpack(text: bytes) -> Records:
+    """Return what `pack` has made *text* of; ValueError for another text."""
+    return deliveries.unpack(base64.b64decode(text, validate=True))
 
 
 def _footer(path: Path) -> dict[bytes, bytes]:

@@ -8,22 +8,22 @@ lost or older database is rolled forward from them (`recovery.py`).
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
+from sidecar import deliveries
+from sidecar.blocks import Blocks, checksum
 from sidecar.codec import dump_watermark, load_watermark
+from sidecar.deliveries import CONTENT, Keys, Records
 from sidecar.errors import StateDamaged
 from sidecar.model import Watermark
 
 if TYPE_CHECKING:
     import rocksdict
-
-Remembered: TypeAlias = Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,20 @@ class WatermarkStore(Protocol):
     def tables(self) -> set[str]:
         """Return the tables that have a watermark."""
 
-    def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
-        """Store the watermark together with what is remembered; an empty value forgets its key."""
+    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+        """Store the watermark together with what is remembered, in place of what was of the same keys.
 
-    def recall(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        What no poll can meet again under *watermark* is forgotten, sooner or later.
+        """
+
+    def remembers(self, table: str) -> bool:
+        """Return whether anything is remembered of *table*."""
+
+    def recall(self, table: str, keys: Keys) -> Records:
         """Return what is remembered of each key."""
 
-    def remembered(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all that is remembered of *table*."""
-
-    def prune(self, table: str, expired: Callable[[bytes], bool]) -> int:
-        """Forget what is *expired*; return how much is left."""
+    def remembered(self, table: str) -> Iterator[Records]:
+        """Yield all that is remembered of *table*, many records at a time; no key stands twice."""
 
     def position(self, table: str, consumer: str) -> ConsumerPosition:
         """Return where *consumer* stands in *table*'s log."""
@@ -79,7 +82,7 @@ class MemoryWatermarkStore:
 
     def __init__(self) -> None:
         self._watermarks: dict[str, str] = {}
-        self._recent: dict[str, dict[bytes, bytes]] = {}
+        self._recent: dict[str, Records] = {}
         self._positions: dict[tuple[str, str], ConsumerPosition] = {}
         self._notes: dict[str, str] = {}
 
@@ -90,28 +93,25 @@ class MemoryWatermarkStore:
     def tables(self) -> set[str]:
         return set(self._watermarks)
 
-    def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
-        recent = self._recent.setdefault(table, {})
-        if forget_all:
-            recent.clear()
-        for key, value in remembered.items():
-            if value:
-                recent[key] = value
-            else:
-                recent.pop(key, None)
+    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+        known = deliveries.NOTHING if forget_all else self._recent.get(table, deliveries.NOTHING)
+        known = known[:, deliveries.find(deliveries.ordered(remembered), known[:CONTENT]) < 0]
+        known = deliveries.joined([known, remembered])
+        over = deliveries.says_nothing(known) | deliveries.expired(known, deliveries.limits_of(watermark))
+        self._recent[table] = deliveries.ordered(known[:, ~over])
         self._watermarks[table] = dump_watermark(watermark)
 
-    def recall(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        recent = self._recent.get(table, {})
-        return [recent.get(key) for key in keys]
+    def remembers(self, table: str) -> bool:
+        return table in self._recent and bool(deliveries.count(self._recent[table]))
 
-    def remembered(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        yield from self._recent.get(table, {}).items()
+    def recall(self, table: str, keys: Keys) -> Records:
+        found, known = deliveries.nothing(keys), self._recent.get(table, deliveries.NOTHING)
+        at = deliveries.find(known, keys)
+        found[:, at >= 0] = known[:, at[at >= 0]]
+        return found
 
-    def prune(self, table: str, expired: Callable[[bytes], bool]) -> int:
-        kept = {key: value for key, value in self._recent.get(table, {}).items() if not expired(value)}
-        self._recent[table] = kept
-        return len(kept)
+    def remembered(self, table: str) -> Iterator[Records]:
+        yield self._recent.get(table, deliveries.NOTHING)
 
     def position(self, table: str, consumer: str) -> ConsumerPosition:
         return self._positions.get((table, consumer), ConsumerPosition())
@@ -135,11 +135,11 @@ class MemoryWatermarkStore:
         pass
 
 
-_FAMILIES = ("watermarks", "recent", "positions", "notes")
+_FAMILIES = ("watermarks", "recent", "records", "positions", "notes")
+"""`recent` has the headers of blocks, `records` what is in them."""
+
 _IDENTITY = b"identity"
 _SUM = b"sum "
-_BATCH = 10_000
-_HELD = 100_000
 
 
 class RocksDBWatermarkStore:
@@ -153,7 +153,7 @@ class RocksDBWatermarkStore:
 
         self.path = path
         self._rd = rd
-        self._memory: dict[str, dict[bytes, bytes] | None] = {}
+        self._blocks: dict[str, Blocks] = {}
         options = rd.Options(raw_mode=True)
         options.create_if_missing(create)
         options.create_missing_column_families(create)
@@ -187,86 +187,64 @@ class RocksDBWatermarkStore:
     def tables(self) -> set[str]:
         return {key.decode() for key, _ in self._scan("watermarks", b"")}
 
-    def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
-        prefix = _prefix(table)
-        if forget_all:
-            remembered = {key: b"" for key, _ in self.remembered(table)} | dict(remembered)
-        writes: list[tuple[str, bytes, bytes | None]] = [
-            ("recent", prefix + key, value or None) for key, value in remembered.items()
-        ]
-        writes.append(("watermarks", table.encode(), dump_watermark(watermark).encode()))
-        writes.append(self._sum(table, dict(remembered)))
-        self._write(writes)
-        self._hold(table, remembered)
+    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+        raw = dump_watermark(watermark).encode()
+        writes: list[tuple[str, bytes, bytes | None]] = [("watermarks", table.encode(), raw)]
+        try:
+            with self._damage():
+                blocks = self._blocks_of(table)
+                changes = blocks.forget_all() if forget_all else []
+                changes += blocks.put(remembered, deliveries.limits_of(watermark))
+            for number, header, records in changes:
+                writes.append(("recent", _block(table, number), header))
+                if header is None or records is not None:
+                    writes.append(("records", _block(table, number), records))
+            writes.append(("", _SUM + table.encode(), _sum(raw, blocks)))
+            self._write(writes)
+        except BaseException:
+            # What it holds is not what is written: it is read anew.
+            self._blocks.pop(table, None)
+            raise
 
-    def recall(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        held = self._held(table)
-        if held is not None:
-            return [held.get(key) for key in keys]
-        prefix = _prefix(table)
+    def remembers(self, table: str) -> bool:
         with self._damage():
-            return self._multi_get("recent", [prefix + key for key in keys])
+            return bool(self._blocks_of(table))
 
-    def _held(self, table: str) -> dict[bytes, bytes] | None:
-        """Return all that is remembered of *table* from memory, if it is little: a look-up there is a hundredth."""
-        if table not in self._memory:
-            some = dict(itertools.islice(self.remembered(table), _HELD + 1))
-            self._memory[table] = some if len(some) <= _HELD else None
-        return self._memory[table]
+    def recall(self, table: str, keys: Keys) -> Records:
+        with self._damage():
+            return self._blocks_of(table).recall(keys)
 
-    def _hold(self, table: str, changed: Mapping[bytes, bytes]) -> None:
-        held = self._memory.get(table)
-        if held is None:
-            return
-        for key, value in changed.items():
-            if value:
-                held[key] = value
-            else:
-                held.pop(key, None)
-        if len(held) > _HELD:
-            self._memory[table] = None
+    def remembered(self, table: str) -> Iterator[Records]:
+        with self._damage():
+            yield from self._blocks_of(table).records()
 
-    def remembered(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        prefix = _prefix(table)
-        for key, value in self._scan("recent", prefix):
-            if not key.startswith(prefix):
-                return
-            yield key[len(prefix) :], value
+    def _blocks_of(self, table: str) -> Blocks:
+        if table not in self._blocks:
+            start = _block(table, 0)
+            headers = []
+            for key, value in self._scan("recent", start):
+                if not key.startswith(start[:-8]):
+                    break
+                headers.append((int.from_bytes(key[-8:], "big"), value))
+            self._blocks[table] = Blocks(headers, functools.partial(self._load, table))
+        return self._blocks[table]
 
-    def prune(self, table: str, expired: Callable[[bytes], bool]) -> int:
-        kept, doomed = 0, list[bytes]()
-        for key, value in self.remembered(table):
-            if not expired(value):
-                kept += 1
-                continue
-            doomed.append(key)
-            if len(doomed) == _BATCH:
-                # While the scan goes on, which sees what was there when it began: a list of all would be held in
-                # memory, as would one batch of all. Forgetting late is harmless.
-                self._forget(table, doomed)
-                doomed = []
-        if doomed:
-            self._forget(table, doomed)
-        return kept
-
-    def _forget(self, table: str, keys: Sequence[bytes]) -> None:
-        prefix, gone = _prefix(table), dict.fromkeys(keys, b"")
-        self._write([*(("recent", prefix + key, None) for key in keys), self._sum(table, gone)])
-        self._hold(table, gone)
+    def _load(self, table: str, number: int) -> bytes:
+        return self._get("records", _block(table, number)) or b""
 
     def verify(self) -> None:
         """Raise StateDamaged if what is remembered is not what was last written, whole tables of it missing included.
 
-        RocksDB checks each block, but a manifest that ends early makes a database of older and newer parts.
+        RocksDB checks each of its blocks, but a manifest that ends early makes a database of older and newer parts.
+        Records are compared with their header when they are read.
         """
-        sums: dict[bytes, int] = {}
-        for key, value in self._scan("recent", b""):
-            size = 4 + int.from_bytes(key[:4], "big")
-            sums[key[4:size]] = sums.get(key[4:size], 0) ^ _hash(key[size:], value)
-        marks = {key for key, _ in self._scan("watermarks", b"")}
-        held = {key[len(_SUM) :]: int.from_bytes(value, "big") for key, value in self._scan("", _SUM)}
-        for key in sorted({*marks, *sums, *held}):
-            if key not in marks or held.get(key) != sums.get(key, 0):
+        named = {key[4 : 4 + int.from_bytes(key[:4], "big")] for key, _ in self._scan("recent", b"")}
+        marks = dict(self._scan("watermarks", b""))
+        held = {key[len(_SUM) :]: value for key, value in self._scan("", _SUM)}
+        for key in sorted({*marks, *named, *held}):
+            with self._damage():
+                is_complete = key in marks and held.get(key) == _sum(marks[key], self._blocks_of(key.decode()))
+            if not is_complete:
                 raise StateDamaged(_damaged(self.path, f'what is remembered of table "{key.decode()}" is not complete'))
 
     def position(self, table: str, consumer: str) -> ConsumerPosition:
@@ -297,19 +275,6 @@ class RocksDBWatermarkStore:
         # Closing flushes what is in memory; should that fail (a full disk), the log of synced writes still has it all.
         with contextlib.suppress(Exception):
             self._db.close()
-
-    def _sum(self, table: str, changed: Mapping[bytes, bytes]) -> tuple[str, bytes, bytes]:
-        """Return the write that brings the table's checksum up to *changed*."""
-        total, name = 0, _SUM + table.encode()
-        for (key, value), before in zip(changed.items(), self.recall(table, list(changed)), strict=True):
-            total ^= (_hash(key, before) if before else 0) ^ (_hash(key, value) if value else 0)
-        with self._damage():
-            held = int.from_bytes(self._db.get(name) or b"", "big")
-        return "", name, (held ^ total).to_bytes(8, "big")
-
-    def _multi_get(self, family: str, keys: list[Any]) -> list[bytes | None]:
-        found: list[bytes | None] = list(self._families[family].get(keys) or ())
-        return found
 
     def _get(self, family: str, key: bytes) -> bytes | None:
         with self._damage():
@@ -342,6 +307,8 @@ class RocksDBWatermarkStore:
     def _damage(self) -> Iterator[None]:
         try:
             yield
+        except StateDamaged:
+            raise
         except Exception as error:
             raise StateDamaged(_damaged(self.path, str(error))) from error
 
@@ -358,13 +325,14 @@ def _damaged(path: Path, reason: str) -> str:
     )
 
 
-def _hash(key: bytes, value: bytes) -> int:
-    return int.from_bytes(blake2b(key + value, digest_size=8).digest(), "big")
+def _sum(watermark: bytes, blocks: Blocks) -> bytes:
+    """Return what tells that a watermark and the headers of blocks were written together."""
+    return (int.from_bytes(checksum(watermark), "big") ^ blocks.sum).to_bytes(8, "big")
 
 
-def _prefix(table: str) -> bytes:
+def _block(table: str, number: int) -> bytes:
     name = table.encode()
-    return len(name).to_bytes(4, "big") + name
+    return len(name).to_bytes(4, "big") + name + number.to_bytes(8, "big")
 
 
 def _pair(table: str, consumer: str) -> bytes:

@@ -16,6 +16,7 @@ from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
 from sidecar.changelog import ChangeLog
+from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
 
 
@@ -134,7 +135,7 @@ def test_a_log_of_tied_rows_that_lacks_one_or_repeats_one_is_refused(tmp_path: P
 
     def append(offset: int, ids: list[int], values: list[int]) -> None:
         changes = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.int32())})
-        log.append(offset, changes, Watermark("", offset=offset), {}, committed=0, origin="poll")
+        log.append(offset, changes, Watermark("", offset=offset), NOTHING, committed=0, origin="poll")
 
     append(1, [1, 2, 4], [1, 2, 4])
     append(2, [2, 3], [-1, -1])

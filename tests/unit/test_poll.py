@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from sidecar import recovery
+from sidecar import deliveries, recovery
 from sidecar.changelog import ChangeLog
-from sidecar.clock import FakeClock
+from sidecar.clock import SECOND, FakeClock
 from sidecar.connector import Source
 from sidecar.errors import SchemaChanged, SettingsError
-from sidecar.model import Column, Horizon, Memory, Tracked
-from sidecar.poll import check_schema, poll
-from sidecar.state import MemoryWatermarkStore
+from sidecar.model import Column, Horizon, Memory, Page, Tracked
+from sidecar.poll import check_schema, poll, rest
+from sidecar.state import MemoryWatermarkStore, WatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.test_custom_connector import STAMPS, ListConnector, Lists, Row, drain, followed, opened
 from tests.unit.test_poll_machine import Killed, MortalStore
@@ -259,6 +259,10 @@ def test_a_column_of_another_type_is_for_somebody_to_decide(
     check_schema(followed(connector, "t", columns=lists.columns["t"][:-1]), log)
 
 
+def remembered(store: WatermarkStore) -> int:
+    return sum(map(deliveries.count, store.remembered("t")))
+
+
 def test_what_cannot_return_is_forgotten_once_there_is_much_of_it(
     lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
 ) -> None:
@@ -266,17 +270,14 @@ def test_what_cannot_return_is_forgotten_once_there_is_much_of_it(
     connector = opened(clock)
     tracked = followed(connector, "t")
     drain(connector, tracked, log, store)
-    assert len(dict(store.remembered("t"))) == 1500
+    assert remembered(store) == 1500
     clock.advance(3600)
     rows_ += at(clock, *range(1500, 1600))
     drain(connector, tracked, log, store)
     clock.advance(3600)
     rows_ += at(clock, *range(1600, 3200))
     assert len(drain(connector, tracked, log, store)) == 1600
-    assert len(dict(store.remembered("t"))) == 1600
-    mark = store.watermark("t")
-    assert mark is not None
-    assert (mark.kept, mark.added) == (1600, 0)
+    assert remembered(store) == 1600
     assert drain(connector, tracked, log, store) == []
     clock.advance(3600)
     assert drain(connector, tracked, log, store) == []
@@ -291,7 +292,46 @@ def test_many_rows_of_one_timestamp_are_forgotten_by_the_poll_that_closes_it(
     drain(connector, tracked, log, store)
     clock.advance(3600)
     assert drain(connector, tracked, log, store) == []
-    assert dict(store.remembered("t")) == {}
+    assert remembered(store) == 0
+
+
+def test_what_has_stood_for_long_enough_is_closed_without_being_read(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore
+) -> None:
+    rows_ = lists.table("t", rows=at(clock, 1, 2, 3))
+    connector = Pulsing(Source("lists://here", clock=clock))
+    tracked = followed(connector, "t")
+    rest(connector, tracked, store, 0)
+    assert store.watermark("t") is None
+    assert len(drain(connector, tracked, log, store)) == 3
+    rest(connector, tracked, store, 0)
+    assert remembered(store) == 3
+    clock.advance(3600)
+    last, reads = clock.now() - 3600 * SECOND, lists.reads
+    Pulsing.beats[:] = [1]
+    rest(connector, tracked, store, 0)
+    assert remembered(store) == 3, "something was written while it was asked"
+    rest(connector, tracked, store, 1)
     mark = store.watermark("t")
     assert mark is not None
-    assert (mark.kept, mark.added) == (0, 0)
+    assert mark.closed()["updated"] == last
+    assert remembered(store) == 0
+    rows_ += at(clock, 4)
+    assert [r["id"] for r in drain(connector, tracked, log, store)] == [4]
+    assert lists.reads == reads + len(tracked.passes)
+
+
+class Pulsing(ListConnector):
+    """Says that something has changed when it is told to."""
+
+    beats: ClassVar[list[int]] = [0]
+
+    def greatest(self, page: Page, at_most: int | None) -> int | None:
+        reads = self.lists.reads
+        try:
+            return super().greatest(page, at_most)
+        finally:
+            self.lists.reads = reads
+
+    def pulse(self) -> object:
+        return self.beats[-1]

@@ -15,14 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sidecar import recovery, retention, rows
+from sidecar import deliveries, recovery, retention
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock, instant
 from sidecar.connector import Source
+from sidecar.deliveries import NOTHING, VERSION, Records
 from sidecar.model import Column, PassName, Watermark
-from sidecar.poll import Step, poll
+from sidecar.poll import Step, poll, rest
 from sidecar.rows import keys_of
-from sidecar.state import MemoryWatermarkStore, Remembered
+from sidecar.state import MemoryWatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.test_custom_connector import DATABASES, STAMPS, ListConnector, Lists, Row, drain, followed
 
@@ -43,7 +44,7 @@ class MortalStore(MemoryWatermarkStore):
 
     doomed = False
 
-    def save(self, table: str, watermark: Watermark, remembered: Remembered, *, forget_all: bool = False) -> None:
+    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
         if self.doomed:
             raise Killed
         super().save(table, watermark, remembered, forget_all=forget_all)
@@ -57,6 +58,7 @@ class Follow(RuleBasedStateMachine):
     versions: ClassVar[bool] = False
     timed: ClassVar[bool] = True
     tracked_as: ClassVar[dict[str, object]] = {}
+    new_store: ClassVar[type[MortalStore]] = MortalStore
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,8 +77,8 @@ class Follow(RuleBasedStateMachine):
             self.lists.floor = lambda: min((int(r["version"] or 0) for r in self.waiting), default=self.number + 1)
             self.lists.era = "first"
         self.connector = ListConnector(Source("lists://machine", clock=self.clock))
-        self.store = MortalStore()
-        self.older = MortalStore()
+        self.store = self.new_store()
+        self.older = self.new_store()
         self.steps: Generator[Step, None, None] | None = None
         self.was_ahead = False
         self.found: list[Row] = []
@@ -185,8 +187,8 @@ class Follow(RuleBasedStateMachine):
 
     def store_number(self, row: Row) -> int:
         """Return a version by which *row* was delivered once, if any is remembered."""
-        token = self.store.recall("t", keys_of(self.tracked, pa.table({"id": pa.array([row["id"]], pa.int64())})))[0]
-        return int.from_bytes(token[1:], "big") if token and token[:1] == b"v" else self.number + 1
+        found = self.store.recall("t", keys_of(self.tracked, pa.table({"id": pa.array([row["id"]], pa.int64())})))
+        return self.number + 1 if deliveries.says_nothing(found)[0] else int(found[VERSION, 0])
 
     @rule(seconds=st.sampled_from((0.000001, 0.5, 1, 4, 10, 10.000001, 900)))
     def wait(self, seconds: float) -> None:
@@ -219,6 +221,14 @@ class Follow(RuleBasedStateMachine):
         self.poll_to_the_end()
         self.forget_what_cannot_return()
 
+    @rule(seconds=st.sampled_from((1, LOOKBACK // SECOND, 300)))
+    def rest_without_reading(self, seconds: int) -> None:
+        """As a runner does while nothing changes: the poll that was under way may have begun before the last change."""
+        for _ in range(2):
+            self.poll_to_the_end()
+        self.clock.advance(seconds)
+        rest(self.connector, self.tracked, self.store, None)
+
     @rule()
     def stop_between_two_pages(self) -> None:
         if self.steps is not None:
@@ -238,7 +248,7 @@ class Follow(RuleBasedStateMachine):
     @rule()
     def lose_the_state(self) -> None:
         self.stop_between_two_pages()
-        self.store = MortalStore()
+        self.store = self.new_store()
         recovery.recover(self.log, self.store)
         self.reached = {}
         # A copy of the lost one must not come back: it knows what the log does not, and the log goes on without it.
@@ -259,7 +269,7 @@ class Follow(RuleBasedStateMachine):
     def forget_what_cannot_return(self) -> None:
         mark = self.store.watermark("t")
         if mark is not None:
-            self.store.prune("t", rows.expired(mark.closed(), mark.since))
+            self.store.save("t", mark, NOTHING)
 
     @rule()
     def drop_old_segments(self) -> None:

@@ -9,11 +9,13 @@ import pytest
 from sidecar import consumers, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
+from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated
 from sidecar.model import PassMark, PassName, Watermark
 from sidecar.retention import drop_old
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
+from tests.unit.records import known
 from tests.unit.test_changelog import changes, fill, mark
 from tests.unit.test_custom_connector import Lists, drain, followed, opened
 
@@ -61,10 +63,10 @@ def test_what_is_not_closed_stays_where_a_source_may_number_it_anew(tmp_path: Pa
 
     log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
     for offset, seen in enumerate((10, 20, 30, 40), 1):
-        log.append(offset, changes(offset), at(offset, seen), {}, committed=10, origin="poll")
+        log.append(offset, changes(offset), at(offset, seen), NOTHING, committed=10, origin="poll")
     recovery.recover(log, store)
     assert drop_old(log, store, [], before=10**9) == 0
-    store.save("t", at(4, 40, closed=20), {})
+    store.save("t", at(4, 40, closed=20), NOTHING)
     assert drop_old(log, store, [], before=10**9) == 2
 
 
@@ -72,20 +74,20 @@ def test_a_table_without_a_state_or_a_log_loses_nothing(tmp_path: Path) -> None:
     log = fill(ChangeLog(tmp_path, "t"), 3)
     assert drop_old(log, MemoryWatermarkStore(), [], before=10**9) == 0
     empty = MemoryWatermarkStore()
-    empty.save("none", mark(0), {})
+    empty.save("none", mark(0), NOTHING)
     assert drop_old(ChangeLog(tmp_path, "none"), empty, [], before=10**9) == 0
 
 
-@pytest.mark.parametrize("known", [0, 1, 3, 4, 5])
-def test_a_state_of_any_age_is_rebuilt_over_the_floor(tmp_path: Path, known: int) -> None:
+@pytest.mark.parametrize("applied", [0, 1, 3, 4, 5])
+def test_a_state_of_any_age_is_rebuilt_over_the_floor(tmp_path: Path, applied: int) -> None:
     log, store = ready(tmp_path)
     part = MemoryWatermarkStore()
-    for watermark, remembered, _ in list(log.replay(0))[:known]:
+    for watermark, remembered, _ in list(log.replay(0))[:applied]:
         part.save("t", watermark, remembered)
     drop_old(log, store, [], before=31)
     recovery.recover(log, part)
     assert part.watermark("t") == store.watermark("t")
-    assert dict(part.remembered("t")) == dict(store.remembered("t"))
+    assert known(part.remembered("t")) == known(store.remembered("t"))
 
 
 def test_after_a_drop_and_a_lost_database_nothing_is_delivered_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -244,3 +245,30 @@ def test_a_round_is_one_log_line_a_table(
         opened.run(once=True)
         opened.run(once=True)
     assert [m for m in caplog.messages if m.startswith("table=a rows")] == ["table=a rows=2 offset=1 lag_s=1.8 ms=0"]
+
+
+def test_what_a_quiet_source_has_is_closed_once_and_not_read_again_by_the_next_change(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    import sqlite3
+
+    path = tmp_path / "source.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+        writer.execute("INSERT INTO a VALUES (1, ?), (2, ?)", (clock.now(), clock.now()))
+        text = f'[source]\nurl = "sqlite:///{path}"\n[tables.a]\nlookback = "5s"\nupdated_at_unit = "us"\n'
+        (tmp_path / "sidecar.toml").write_text(text)
+        with sidecar.open(tmp_path / "sidecar.toml", clock=clock) as sc:
+            runner = Runner(sc)
+            assert runner.poll()["a"].rows == 2
+            marks = []
+            for _ in range(4):
+                clock.advance(2)
+                assert runner.poll()["a"].read == 0
+                marks.append(sc.watermark("a"))
+            assert marks[0] == marks[1]
+            assert marks[1] != marks[2] == marks[3]
+            assert not sc.store.remembers("a")
+            writer.execute("INSERT INTO a VALUES (3, ?)", (clock.now(),))
+            found = runner.poll()["a"]
+            assert (found.read, found.rows) == (1, 1)

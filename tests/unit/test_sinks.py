@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from sidecar.changelog import ChangeLog
+from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
 from sidecar.files import filename
@@ -54,7 +55,7 @@ def changes(offset: int, *columns: tuple[str, Any], rows: int = 2) -> pa.Table:
 def logged(folder: Path, table: str, *segments: pa.Table) -> ChangeLog:
     log = ChangeLog(folder / "log", table)
     for offset, segment in enumerate(segments, 1):
-        log.append(offset, segment, Watermark("id by u", offset=offset), {}, committed=offset, origin="poll")
+        log.append(offset, segment, Watermark("id by u", offset=offset), NOTHING, committed=offset, origin="poll")
     return log
 
 
@@ -188,7 +189,7 @@ def test_a_column_that_came_later_is_null_before(spark: SparkSession, tmp_path: 
 
 def test_what_retention_has_dropped_is_no_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
     log = logged(tmp_path, "orders", changes(1), changes(2))
-    log.drop(1, Watermark("id by u", offset=2), {})
+    log.drop(1, Watermark("id by u", offset=2), NOTHING)
     with pytest.raises(LogTruncated, match=r"begins at 2.*since=1"):
         dataframe(spark, log, 0)
     assert dataframe(spark, log, 1).count() == 2

@@ -31,7 +31,7 @@ def stamps(draw: st.DrawFn) -> str:
     text = shown.strftime(draw(st.sampled_from(["%Y-%m-%d", "%Y-%m-%d{}%H:%M", *["%Y-%m-%d{}%H:%M:%S{}"] * 4])))
     if len(text) == 10:
         return text
-    fraction = draw(st.sampled_from(["", ".5", ".500001", ".123456789"])) if text.count("{}") == 2 else ""
+    fraction = draw(st.sampled_from(["", ".5", ",5", ".500001", ",6", ".123456789"])) if text.count("{}") == 2 else ""
     text = text.replace("{}", draw(st.sampled_from([" ", "T"])), 1).replace("{}", fraction)
     if isinstance(offset, int):
         return text + f"{offset:+03d}:00"
