@@ -240,8 +240,10 @@ class Reader:
         block = max(1 << 20, 2 * max(map(len, pieces)))
         try:
             return csv.read_csv(
-                pa.BufferReader(b"".join(pieces)),
-                read_options=csv.ReadOptions(column_names=names, block_size=min(block, 2**31 - 1)),
+                # Behind a line that is skipped: Arrow takes the three bytes of a text's U+FEFF, where a file begins with
+                # them, for a mark of its encoding.
+                pa.BufferReader(b"".join([b"-\n", *pieces])),
+                read_options=csv.ReadOptions(column_names=names, skip_rows=1, block_size=min(block, 2**31 - 1)),
                 parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                 convert_options=csv.ConvertOptions(
                     column_types={name: w.csv for name, w in zip(names, wires, strict=True)},

@@ -202,10 +202,11 @@ class Jobs:
         mark, now = store.watermark(tracked.name), clock.now()
         job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version)
         if request.scope == ALL:
-            parts = SPANS * self._sidecar.settings.backfill.parallelism
+            expected, readers = connector.estimate(tracked), self._sidecar.settings.backfill.parallelism
             page = Page(tracked, backfill.WHOLE, {}, None, tracked.chunk_size or FIRST_CHUNK)
-            keys = connector.split(page, parts) if parts > SPANS else ()
-            job = dataclasses.replace(job, spans=backfill.spans(keys), expected=connector.estimate(tracked))
+            is_small = readers == 1 or (expected is not None and expected <= 2 * page.limit)
+            keys = () if is_small else connector.split(page, SPANS * readers)
+            job = dataclasses.replace(job, spans=backfill.spans(keys), expected=expected)
         else:
             job = dataclasses.replace(job, version=mark.version if mark else None)
         if backfill.is_new(mark):

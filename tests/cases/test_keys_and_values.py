@@ -77,14 +77,15 @@ def test_keys_of_empty_and_odd_texts_stay_apart_in_sqlite(
     assert project.poll()["k"] == []
 
 
-def test_keys_of_empty_and_odd_texts_stay_apart_in_postgres(tmp_path: Path, pg: Database) -> None:
+@pytest.mark.parametrize("page_size", [1, 50])
+def test_keys_of_empty_and_odd_texts_stay_apart_in_postgres(tmp_path: Path, pg: Database, page_size: int) -> None:
     s1 = pg.connect()
     s1.execute("CREATE TABLE k (a text, b varchar(20), n int, updated_at timestamptz NOT NULL, PRIMARY KEY (a, b))")
     texts = [t for t in ODD if "\x00" not in t] + ["\\", "\\x41", "'", "t", " ", "a ", "\n", "\r\n", ",", '"', "\\."]
     pairs = [(a, b) for a in texts for b in texts]
     with s1.cursor() as cursor:
         cursor.executemany("INSERT INTO k VALUES (%s, %s, 0, '2024-05-01 10:00+00')", pairs)
-    project = Project(tmp_path, pg.reader_url, {"k": {"page_size": 50}})
+    project = Project(tmp_path, pg.reader_url, {"k": {"page_size": page_size}})
     assert sorted((r["a"], r["b"]) for r in project.poll()["k"]) == sorted(pairs)
     s1.execute("UPDATE k SET n = 1 WHERE a = b")
     assert sorted(r["a"] for r in project.poll()["k"]) == sorted(texts)
@@ -110,8 +111,8 @@ def test_a_first_load_by_a_linguistic_collation_killed_in_between_skips_nothing(
     s1 = pg_icu.connect()
     s1.execute(TAGS)
     project = Project(tmp_path, pg_icu.reader_url, {"tags": {"page_size": 2}})
-    assert project.cli("run", "--once", env={"SIDECAR_CRASH_AT": "watermark-saved:2"}).code == -9
-    assert [r["slug"] for r in project.rows("tags")] == ["_x", "a", "a_z", "ab"]
+    assert project.cli("run", "--once", env={"SIDECAR_CRASH_AT": "chunk-saved:2"}).code == -9
+    assert 0 < len(project.rows("tags")) < 9
     s1.execute("UPDATE tags SET n = n + 100, updated_at = '2024-05-01 11:00+00' WHERE slug IN ('B', 'élan')")
     project.poll()
     project.poll()

@@ -165,10 +165,10 @@ def test_a_bulk_import_killed_within_a_tie_ends_complete(tmp_path: Path, pg: Dat
     s1 = pg.connect()
     s1.execute(PRICES)
     project = Project(tmp_path, pg.reader_url, {"price_list": {"page_size": 1000}})
-    killed = project.cli("run", "--once", env={"SIDECAR_CRASH_AT": "watermark-saved:10"})
+    killed = project.cli("run", "--once", env={"SIDECAR_CRASH_AT": "chunk-saved:10"})
     assert killed.code == -9
-    assert len(project.rows("price_list")) == 10_000
-    assert project.poll()["price_list"][-1]["sku"] == "025000"
+    assert 0 < len(project.rows("price_list")) <= 10_000
+    project.poll()
     merged = project.merged("price_list", "sku")
     assert (len(merged), len(project.rows("price_list"))) == (25_000, 25_000)
     assert sum(r["cents"] for r in merged.values()) == 312_512_500

@@ -193,8 +193,8 @@ def test_changes_can_begin_after_an_offset_and_end_early(sidecar: Sidecar, shop:
     assert [json.loads(line)["id"] for line in sidecar(*jsonl, "--since", "1").out.splitlines()] == [3]
     assert len(sidecar(*jsonl, "--limit", "2").out.splitlines()) == 2
     assert sidecar(*jsonl, "--since", "2").out == ""
-    assert "delete" in sidecar("changes", "orders").out
-    assert "delete" not in sidecar("changes", "orders", "--limit", "1").out
+    assert "backfill" in sidecar("changes", "orders").out
+    assert "backfill" not in sidecar("changes", "orders", "--limit", "1").out
 
 
 def test_an_unknown_table_is_an_error_that_lists_the_known_ones(sidecar: Sidecar, shop: SQLiteFile) -> None:

@@ -190,11 +190,11 @@ def test_a_runner_that_is_told_to_stop_ends_after_its_page_and_goes_on_from_ther
     with project(tmp_path, clock, "[tables.a]\npage_size = 2\n") as opened:
         assert opened.run(once=False, stop=stop, on_step=after) == 0
         assert seen == [2, 2]
-        assert [s.in_progress for s in opened.status()] == [True]
+        assert [s.backfill is not None for s in opened.status()] == [True]
     with project(tmp_path, clock, "[tables.a]\npage_size = 2\n") as opened:
         opened.poll()
         assert [r["id"] for r in opened.log("a").rows()] == list(range(10))
-        assert [s.in_progress for s in opened.status()] == [False]
+        assert [s.backfill is not None for s in opened.status()] == [False]
 
 
 def test_the_loop_rests_for_its_interval_and_finds_what_has_come(
