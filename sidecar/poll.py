@@ -276,7 +276,9 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     stays = rows.may_return(found, closing, progress.horizon.floor)
     any_remembered = mark.kept + mark.added > 0
     known = store.recall(found.tracked.name, found.keys()) if any_remembered else [None] * len(found)
-    is_known = np.fromiter((k is not None for k in known), bool, len(found))
+    is_known = np.zeros(len(found), dtype=bool)
+    if any_remembered:
+        is_known = np.fromiter((k is not None for k in known), bool, len(found))
     asked = stays | is_known
     remembered: dict[bytes, bytes] = {}
     if asked.any():
