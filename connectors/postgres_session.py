@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import conninfo, pq
 
+from connectors import postgres_literals as literals
 from connectors.postgres_errors import LOGIN, translated
 from connectors.postgres_view import Connection, Server, View, server, take
 from sidecar.clock import Clock
@@ -53,6 +54,7 @@ class Session:
         self._parameters = _parameters(source)
         self._connection: Connection | None = None
         self._server: Server | None = None
+        self._monetary = "C"
         self.view: View | None = None
         self.exported: str | None = None
         """The open snapshot's name for other connections, once one has asked for it."""
@@ -167,7 +169,7 @@ class Session:
         The last of the pins is the promise that nothing is written, kept by the server even outside a snapshot.
         """
         version = self.connection.info.server_version
-        return _pins(self._source, version)
+        return _pins(self._source, version, literals.setting(self._monetary))
 
     def _connect(self) -> tuple[Connection, Server]:
         try:
@@ -183,7 +185,9 @@ class Session:
             connection.close()
             raise SettingsError(f"{self.where}: PostgreSQL {version // 10_000} is too old; Sidecar needs 13 or newer")
         try:
-            connection.execute(_pins(self._source, version))
+            pinned = connection.execute(_pins(self._source, version, _MONETARY)).fetchone()
+            assert pinned is not None
+            self._monetary = pinned[0]
             reached = server(connection)
         except psycopg.Error as error:
             connection.close()
@@ -240,7 +244,7 @@ class Session:
             self.close()
 
 
-def _pins(source: Source, version: int) -> str:
+def _pins(source: Source, version: int, monetary: str) -> str:
     pins: dict[str, str] = {
         "TimeZone": "UTC",
         "DateStyle": "ISO, YMD",
@@ -254,7 +258,7 @@ def _pins(source: Source, version: int) -> str:
         **({"transaction_timeout": "0"} if version >= 170000 else {}),
         "default_transaction_read_only": "on",
     }
-    settings = {"lc_monetary": _MONETARY, **{k: f"'{v}'" for k, v in pins.items()}}
+    settings = {"lc_monetary": monetary, **{k: f"'{v}'" for k, v in pins.items()}}
     return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', {v}, false)" for k, v in settings.items())
 
 
