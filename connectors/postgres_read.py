@@ -240,8 +240,8 @@ class Reader:
         block = max(1 << 20, 2 * max(map(len, pieces)))
         try:
             return csv.read_csv(
-                # Behind a line that is skipped: Arrow takes the three bytes of a text's U+FEFF, where a file begins with
-                # them, for a mark of its encoding.
+                # Behind a line that is skipped: where a file begins with the bytes of a text's U+FEFF, Arrow takes
+                # them for a mark of its encoding.
                 pa.BufferReader(b"".join([b"-\n", *pieces])),
                 read_options=csv.ReadOptions(column_names=names, skip_rows=1, block_size=min(block, 2**31 - 1)),
                 parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
