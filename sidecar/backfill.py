@@ -26,10 +26,11 @@ import pyarrow as pa
 
 from sidecar import deliveries, faults, quarantine, rows
 from sidecar.changelog import ChangeLog
+from sidecar.changes import existing, to_changes
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
-from sidecar.poll import Step, existing, to_changes
+from sidecar.poll import Step
 from sidecar.rows import Rows
 from sidecar.state import WatermarkStore
 

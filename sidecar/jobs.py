@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from sidecar import backfill, faults, purge, quarantine
 from sidecar.backfill import Passed
+from sidecar.changes import check_schema
 from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
-from sidecar.poll import Step, check_schema, fresh_watermark, positioned
+from sidecar.poll import Step, fresh_watermark, positioned
 from sidecar.requests import Request, Requests
 from sidecar.throttle import Throttle
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sidecar import backfills, config, consumers, cursor, quarantine, recovery, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
+from sidecar.changes import change_schema
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
 from sidecar.deliveries import NOTHING
@@ -24,7 +25,7 @@ from sidecar.files import filename, make_folder
 from sidecar.horizon import kind_of
 from sidecar.lock import StateLock
 from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
-from sidecar.poll import Step, change_schema, fresh_watermark
+from sidecar.poll import Step, fresh_watermark
 from sidecar.requests import Request
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from sidecar import deliveries, faults, quarantine, rows
 from sidecar.backfill import ORIGIN
 from sidecar.changelog import ChangeLog
+from sidecar.changes import change_schema
 from sidecar.deliveries import NOTHING
 from sidecar.evolution import conformed, widens
 from sidecar.model import DELETE, METADATA, Position, Scope, Tracked, Watermark
-from sidecar.poll import change_schema
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")

@@ -16,6 +16,7 @@ from sidecar import cursor
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
+from sidecar.names import Names, collecting
 from sidecar.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
     found: dict[str, tuple[Table, TableSettings]] = {}
     keys: dict[str, str] = {}
     for key, own in settings.tables.items():
-        with _collecting(problems):
+        with collecting(problems):
             table = connector.describe(key)
             if table.name in found:
                 first = f"[{section('tables', keys[table.name])}]"
@@ -46,19 +47,19 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
                     f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
                 )
             found[table.name], keys[table.name] = (table, own), key
-    with _collecting(problems):
+    with collecting(problems):
         for name in _matched(settings, connector):
             if name not in found:
                 found[name] = (connector.describe(name), TableSettings())
     tracked: list[Tracked] = []
     for table, own in found.values():
-        with _collecting(problems):
+        with collecting(problems):
             known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
             if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
                 _no_twins(known)
             tracked.append(known)
     for known in tracked:
-        with _collecting(problems):
+        with collecting(problems):
             _check_parents(known, tracked)
     if not problems:
         problems += _unused(settings, [table for table, _ in found.values()])
@@ -75,39 +76,39 @@ def track(
 
     *typed* gives its columns the types that the settings ask for (`SourceConnector.typed`).
     """
-    names = _Names(table)
+    names = Names(table)
     problems: list[str] = []
     merged = _merged(own, defaults)
     key: tuple[str, ...] = ()
     updated_at, created_at, deleted_at = "", None, None
     delivered: tuple[Column, ...] = table.columns
-    with _collecting(problems):
+    with collecting(problems):
         key = _key(names, merged.get("primary_key"))
-    with _collecting(problems):
+    with collecting(problems):
         updated_at = _updated_at(names, merged.get("updated_at"))
-    with _collecting(problems):
+    with collecting(problems):
         created_at = _optional(names, "created_at", own, defaults)
-    with _collecting(problems):
+    with collecting(problems):
         deleted_at = _deleted_at(names, own, defaults)
-    with _collecting(problems):
+    with collecting(problems):
         delivered = _delivered(names, merged.get("columns"), key)
-    with _collecting(problems):
+    with collecting(problems):
         _no_clash(table, delivered, defaults.metadata_prefix)
     wishes = Wishes()
-    with _collecting(problems):
+    with collecting(problems):
         wishes = _wishes(names, own, defaults, key, tuple(c for c in (updated_at, created_at, deleted_at) if c))
         if typed is not None:
             table = typed(table, wishes)
         delivered = tuple(c for c in table.columns if c.name in {d.name for d in delivered})
         _no_nested(table, key)
     refresh_on: tuple[Refresh, ...] = ()
-    with _collecting(problems):
+    with collecting(problems):
         refresh_on = tuple(
             Refresh(r.table, tuple((names.must(own, "refresh_on"), theirs) for own, theirs in r.on.items()))
             for r in own.refresh_on or ()
         )
     unit = None
-    with _collecting(problems):
+    with collecting(problems):
         unit = _unit(names, updated_at, own, merged) if updated_at else None
     if problems:
         raise SettingsError("\n".join(problems))
@@ -138,62 +139,13 @@ def stamps(table: Table) -> list[str]:
     return sorted(able, key=lambda name: not any(w in name.lower() for w in likely))
 
 
-class _collecting:  # noqa: N801  reads as what it does
-    """Run a block; what is wrong there joins *problems* instead of ending everything."""
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, type_: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, SettingsError):
-            self.problems.append(str(error))
-            return True
-        return False
-
-
-class _Names:
-    """A table's column names as people write them: exactly, or in another case where that is not ambiguous."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.all = [c.name for c in table.columns]
-
-    def get(self, name: str) -> str | None:
-        if name in self.all:
-            return name
-        folded = [n for n in self.all if n.casefold() == name.casefold()]
-        return folded[0] if len(folded) == 1 else None
-
-    def must(self, name: str, setting: str) -> str:
-        found = self.get(name)
-        if found is not None:
-            return found
-        folded = [n for n in self.all if n.casefold() == name.casefold()]
-        if folded:
-            raise SettingsError(f'{self.where} {setting}: "{name}" may be any of {listed(folded)}; write it exactly')
-        hint = did_you_mean(name, self.all)
-        has = f" The table has {listed(self.all)}." if hint.startswith("; did") else ""
-        raise SettingsError(f'{self.where} {setting}: there is no column "{name}"{hint}{has}')
-
-    @property
-    def where(self) -> str:
-        return f'table "{self.table.name}":'
-
-    def kind(self, name: str, setting: str) -> str:
-        column = self.table.column(name)
-        assert column is not None
-        return cursor.kind(column.arrow, f'{self.where} {setting} = "{name}"')
-
-
 def _merged(own: TableSettings, defaults: Defaults) -> dict[str, Any]:
     said = {name: getattr(own, name) for name in own.model_fields_set}
     general = {name: getattr(defaults, name) for name in defaults.model_fields_set}
     return {**general, **said}
 
 
-def _key(names: _Names, asked: Sequence[str] | None) -> tuple[str, ...]:
+def _key(names: Names, asked: Sequence[str] | None) -> tuple[str, ...]:
     if asked is not None:
         return tuple(names.must(name, "primary_key") for name in asked)
     if not names.table.primary_key:
@@ -203,7 +155,7 @@ def _key(names: _Names, asked: Sequence[str] | None) -> tuple[str, ...]:
     return names.table.primary_key
 
 
-def _updated_at(names: _Names, asked: str | None) -> str:
+def _updated_at(names: Names, asked: str | None) -> str:
     found = names.get("updated_at") if asked is None else names.must(asked, "updated_at")
     if found is None:
         able = stamps(names.table)
@@ -216,7 +168,7 @@ def _updated_at(names: _Names, asked: str | None) -> str:
     return found
 
 
-def _optional(names: _Names, setting: str, own: TableSettings, defaults: Defaults) -> str | None:
+def _optional(names: Names, setting: str, own: TableSettings, defaults: Defaults) -> str | None:
     """Return a column that need not be there, unless the table's own settings name it."""
     asked = getattr(own, setting)
     if asked is False:
@@ -230,7 +182,7 @@ def _optional(names: _Names, setting: str, own: TableSettings, defaults: Default
     return known if known is not None and _can_be_cursor(names.table, known) else None
 
 
-def _deleted_at(names: _Names, own: TableSettings, defaults: Defaults) -> str | None:
+def _deleted_at(names: Names, own: TableSettings, defaults: Defaults) -> str | None:
     found = _optional(names, "deleted_at", own, defaults)
     usual = names.get(defaults.deleted_at or "deleted_at")
     is_said = own.deleted_at is not None or defaults.deleted_at is False or own.deleted_when or defaults.deleted_when
@@ -245,7 +197,7 @@ def _deleted_at(names: _Names, own: TableSettings, defaults: Defaults) -> str | 
     return found
 
 
-def _unit(names: _Names, updated_at: str, own: TableSettings, merged: Mapping[str, Any]) -> Any:
+def _unit(names: Names, updated_at: str, own: TableSettings, merged: Mapping[str, Any]) -> Any:
     is_number = names.kind(updated_at, "updated_at") in ("number", "real")
     if own.updated_at_unit is not None and not is_number:
         column = names.table.column(updated_at)
@@ -257,7 +209,7 @@ def _unit(names: _Names, updated_at: str, own: TableSettings, merged: Mapping[st
     return merged.get("updated_at_unit") if is_number else None
 
 
-def _delivered(names: _Names, asked: Sequence[str] | None, key: Sequence[str]) -> tuple[Column, ...]:
+def _delivered(names: Names, asked: Sequence[str] | None, key: Sequence[str]) -> tuple[Column, ...]:
     if asked is None:
         return names.table.columns
     # Without its key a change says nothing about any row.
@@ -269,7 +221,7 @@ _FORMS = {"numeric": "numeric", "infinity": "infinity", "arrays": "arrays", "jso
 
 
 def _wishes(
-    names: _Names, own: TableSettings, defaults: Defaults, key: tuple[str, ...], cursors: tuple[str, ...]
+    names: Names, own: TableSettings, defaults: Defaults, key: tuple[str, ...], cursors: tuple[str, ...]
 ) -> Wishes:
     general: dict[str, str] = {}
     named: dict[str, Mapping[str, str]] = {}
@@ -397,7 +349,7 @@ def _unused(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
                 yield f'{where}: "{pattern}" is none of the tables followed{did_you_mean(pattern, names)}'
     for setting in ("created_at", "deleted_at"):
         name = getattr(settings.defaults, setting)
-        if name and tables and not any(_Names(table).get(name) for table in tables):
+        if name and tables and not any(Names(table).get(name) for table in tables):
             columns = sorted({c.name for table in tables for c in table.columns})
             yield f'[defaults] {setting}: no table has a column "{name}"{did_you_mean(name, columns)}'
 
