@@ -134,7 +134,10 @@ def write(
         faults.point("chunk-written")
     store.save(tracked.name, after, remembered)
     faults.point("chunk-saved")
-    return Step(tracked.name, len(chunk.data), len(good), offset, is_done(job, scope), expected=job.expected)
+    done, before = is_done(job, scope), read - len(chunk.data)
+    return Step(
+        tracked.name, len(chunk.data), len(good), offset, done, expected=job.expected, job=job.id, before=before
+    )
 
 
 def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import SettingsError
@@ -65,66 +66,87 @@ class _Formatter(logging.Formatter):
         return "\n".join(f"{word}: {line}" for line in text.splitlines() if line.strip())
 
 
+@dataclass
+class _Load:
+    """A long poll, or a backfill: how many rows have been read here, and how many had been before."""
+
+    began: float
+    said: float
+    before: int
+    rows: int = 0
+    task: TaskID | None = None
+
+
 class LoadProgress:
-    """Shows how far the long polls have come: a live line in a terminal, else a log line every few seconds."""
+    """Shows how far long polls and backfills have come: live lines in a terminal, else a log line every few seconds."""
 
     def __init__(self, clock: Clock, *, live: bool | None = None) -> None:
         self._clock = clock
         self._live = sys.stderr.isatty() if live is None else live
-        self._table = ""
-        self._rows = 0
-        self._began = self._said = clock.monotonic()
+        self._loads: dict[tuple[str, str | None], _Load] = {}
         self._display: Progress | None = None
-        self._task: TaskID | None = None
 
     def __call__(self, step: Step) -> None:
-        """Take notice of one page."""
-        now = self._clock.monotonic()
-        if step.table != self._table:
-            self._table, self._rows, self._began, self._said = step.table, 0, now, now
-        self._rows += step.rows_read
+        """Take notice of one page, or chunk."""
+        now, key = self._clock.monotonic(), (step.table, step.job)
+        load = self._loads.setdefault(key, _Load(now, now, step.before))
+        load.rows += step.rows_read
         if step.done:
-            self._end()
-            self._table = ""
-        elif self._live and now - self._began >= SOON:
-            self._draw(step.expected)
-        elif not self._live and now - self._said >= EVERY:
-            self._said = now
-            rate = max(1, round(self._rows / max(now - self._began, 0.001)))
-            left = "" if step.expected is None else f" eta_s={max(0, step.expected - self._rows) // rate}"
-            log_.info("table=%s loading rows=%d rows_per_s=%d%s", step.table, self._rows, rate, left)
+            self._end(self._loads.pop(key))
+        elif self._live and now - load.began >= SOON:
+            self._draw(step, load)
+        elif not self._live and now - load.said >= EVERY:
+            load.said = now
+            rate, done = max(1, round(self._rate(load))), load.before + load.rows
+            left = "" if step.expected is None else f" eta_s={max(0, step.expected - done) // rate}"
+            log_.info("table=%s loading rows=%d rows_per_s=%d%s", step.table, done, rate, left)
 
     def __enter__(self) -> LoadProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        for load in self._loads.values():
+            self._end(load)
+        self._loads.clear()
+        self._close()
 
-    def _draw(self, expected: int | None) -> None:
+    def _rate(self, load: _Load) -> float:
+        return load.rows / max(self._clock.monotonic() - load.began, 0.001)
+
+    def _draw(self, step: Step, load: _Load) -> None:
         if self._display is None:
             self._display = _progress()
             self._display.start()
-            self._task = self._display.add_task("", total=None, table=self._table, rate="")
-        rate = self._rows / max(self._clock.monotonic() - self._began, 0.001)
-        assert self._task is not None
-        speed = f"{rate:,.0f} rows/s"
+        if load.task is None:
+            load.task = self._display.add_task("", total=None, table=step.table, rate="", completed=load.before)
+        done = load.before + load.rows
         # An estimate may be too low; a bar that is full while work goes on would be a lie.
-        total = None if expected is None else max(expected, self._rows + 1)
-        self._display.update(self._task, completed=self._rows, total=total, table=self._table, rate=speed)
+        total = None if step.expected is None else max(step.expected, done + 1)
+        speed = f"{self._rate(load):,.0f} rows/s"
+        self._display.update(load.task, completed=done, total=total, rate=speed)
 
-    def _end(self) -> None:
+    def _end(self, load: _Load) -> None:
+        if self._display is None or load.task is None:
+            return
+        if len(self._display.tasks) == 1:
+            self._close()
+        else:
+            self._display.remove_task(load.task)
+
+    def _close(self) -> None:
         if self._display is not None:
             self._display.stop()
-        self._display = self._task = None
+        self._display = None
 
 
 def _progress() -> Progress:
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns: list[Any] = [
         SpinnerColumn(),
         TextColumn("loading {task.fields[table]}", markup=False),
+        BarColumn(bar_width=20),
         TextColumn("{task.completed:,} rows"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),

@@ -48,7 +48,8 @@ class Step:
     """One page done: rows read, rows new, the segment that holds them (None: nothing new), and whether all is read.
 
     `expected` is about how many rows a first poll will read, where the source knows. `late` of the new rows had been
-    due before: others like them may have been missed.
+    due before: others like them may have been missed. Of a backfill's chunk, `job` is whose, and `before` the rows that
+    had been read before it.
     """
 
     table: str
@@ -58,6 +59,8 @@ class Step:
     done: bool
     expected: int | None = None
     late: int = 0
+    job: str | None = None
+    before: int = 0
 
 
 def poll(

@@ -135,6 +135,16 @@ def test_a_long_load_says_how_far_it_is_now_and_then(caplog: pytest.LogCaptureFi
     ]
 
 
+def test_a_backfill_that_goes_on_says_how_far_it_is_in_all(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with caplog.at_level(logging.INFO, "sidecar"), LoadProgress(clock, live=False) as progress:
+        progress(Step("orders", 1000, 900, 7, False, 20_000, job="b1", before=5_000))
+        clock.advance(10)
+        progress(step(3, done=True))
+        progress(Step("orders", 1000, 900, 9, False, 20_000, job="b1", before=6_000))
+    assert [r.getMessage() for r in caplog.records] == ["table=orders loading rows=7000 rows_per_s=200 eta_s=65"]
+
+
 def test_a_short_poll_says_nothing_of_its_progress(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "sidecar"), LoadProgress(FakeClock(), live=False) as progress:
         progress(step(1000))
