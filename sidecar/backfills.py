@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pyarrow as pa
 
 from sidecar import codec, quarantine
+from sidecar.backfill import WHOLE
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError
-from sidecar.model import ALL, Among, Job, Position, Scalar, Scope, Tracked
+from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
 from sidecar.requests import Ended, Kind, Request, Requests
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def request(
         )
     kind: Kind = "requested"
     scope = Scope(where=(where or "").strip() or None)
+    if scope.where is not None:
+        # Here somebody is waiting for the answer.
+        sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=scope))
     if quarantined:
         kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
         if not found:
