@@ -78,9 +78,9 @@ def test_asked_to_stop_it_ends_after_the_page_and_the_next_run_goes_on(
     with open_project(project.settings) as sidecar:
         mark = sidecar.watermark("t")
         assert mark is not None
-        assert mark.progress is not None
+        assert mark.job is not None
         read = sidecar.poll(["t"])["t"].read
-    # The poll that was cut short ends with the rows not read yet; a poll of what is within the lookback follows.
+    # The backfill that was cut short ends with the rows not read yet; a poll of what is within the lookback follows.
     with open_project(project.settings) as sidecar:
         again = sidecar.poll(["t"])["t"].read
     assert read - again <= 600 - 2 * stopped
