@@ -153,7 +153,7 @@ class Copying:
             tracked = work.page.tracked
             if tracked.name not in known:
                 # What the connector has found out about the table's cursors is in its memory.
-                with _failing(tracked.name):
+                with failing(tracked.name):
                     connector.horizon(tracked, work.memory)
                 known.add(tracked.name)
             yield from self._span(connector, work)
@@ -162,7 +162,7 @@ class Copying:
         page, tracked = work.page, work.page.tracked
         while True:
             began = self._clock.monotonic()
-            with _failing(tracked.name):
+            with failing(tracked.name):
                 data = connector.read(page)
             faults.point("chunk-read")
             yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low)
@@ -180,7 +180,8 @@ class Copying:
 
 
 @contextlib.contextmanager
-def _failing(table: str) -> Iterator[None]:
+def failing(table: str) -> Iterator[None]:
+    """Say of what goes wrong inside which table it is about."""
     try:
         yield
     except SidecarError as error:

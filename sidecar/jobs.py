@@ -18,7 +18,7 @@ from sidecar.backfill import Passed
 from sidecar.changes import check_schema
 from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
-from sidecar.copying import Copying, Failed, Work
+from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
@@ -132,10 +132,8 @@ class Jobs:
             self.close()
             return Step(chunk.table, 0, 0, None, done=True)
         fits = functools.partial(check_schema, tracked, log)
-        try:
+        with failing(chunk.table):
             step = backfill.write(chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed)
-        except SidecarError as error:
-            raise Failed(chunk.table, error) from error
         if step is None:
             self.close()
             return _NOTHING
@@ -156,22 +154,21 @@ class Jobs:
         if not found:
             return None
         settings = self._sidecar.settings.backfill
-        settled = [(self._sidecar.settled(t), r) for t, r in found]
+        settled = []
+        for tracked, request in found:
+            with failing(tracked.name):
+                settled.append((self._sidecar.settled(tracked), request))
         shared = any(t.consistent for t, _ in settled)
         self._limit = settings.copy_phase / 1_000_000 if shared else PHASE
         # Before the view is taken: what polls deliver from here on may be newer than it.
         lows = {t.name: self._sidecar.log(t.name).last() for t, _ in settled}
-        try:
+        with failing(settled[0][0].name):
             copying = Copying(self._connect, self._sidecar.clock, settings.parallelism, shared=shared)
-        except SidecarError as error:
-            raise Failed(settled[0][0].name, error) from error
         self._copying = copying
         works: list[Work] = []
         for tracked, request in settled:
-            try:
+            with failing(tracked.name):
                 job = self._job(copying.lead, tracked, request)
-            except SidecarError as error:
-                raise Failed(tracked.name, error) from error
             if job is None:
                 continue
             if backfill.is_done(job, request.scope):

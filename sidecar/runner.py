@@ -232,7 +232,8 @@ class Runner:
             # What the source was described as may be what is wrong: look again before the next round.
             self._stale = True
         else:
-            store.note(tracked.name, None)
+            if tracked.name not in self._errors:
+                store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began
         if result.rows:
             lag = f"{result.lag:.1f}" if result.lag is not None else "-"
