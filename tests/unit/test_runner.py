@@ -239,12 +239,17 @@ def test_retention_is_kept_and_a_sink_that_lags_is_waited_for(
 def test_a_round_is_one_log_line_a_table(
     lists: Lists, clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lists.table("a", rows=rows(clock, 1, 2))
-    clock.advance(1.8)
+    table = lists.table("a", rows=rows(clock, 1, 2))
     with project(tmp_path, clock, "[tables.a]\n") as opened, caplog.at_level(logging.INFO, "sidecar"):
         opened.run(once=True)
+        table.extend(rows(clock, 3))
+        clock.advance(1.8)
         opened.run(once=True)
-    assert [m for m in caplog.messages if m.startswith("table=a rows")] == ["table=a rows=2 offset=1 lag_s=1.8 ms=0"]
+        opened.run(once=True)
+    assert [m for m in caplog.messages if m.startswith("table=a rows")] == [
+        "table=a rows=2 offset=1 backfill=done ms=0",
+        "table=a rows=1 offset=2 lag_s=1.8 ms=0",
+    ]
 
 
 def test_what_a_quiet_source_has_is_closed_once_and_not_read_again_by_the_next_change(
