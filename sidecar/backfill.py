@@ -31,6 +31,7 @@ from sidecar.connector import SourceConnector
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step, existing, to_changes
 from sidecar.rows import Rows
+from sidecar.segments import Metadata
 from sidecar.state import WatermarkStore
 
 ORIGIN = "backfill"
@@ -41,7 +42,10 @@ TOGETHER = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one span as they were read, to be merged with what the log holds after the offset `low`."""
+    """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
+
+    `era` is the numbering of versions by which the table stood then.
+    """
 
     table: str
     job: str
@@ -50,6 +54,7 @@ class Chunk:
     page: Page
     data: pa.Table
     low: int
+    era: str | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -99,12 +104,15 @@ def write(
     fits: Callable[[], None],
     passed: Callable[[int], frozenset[bytes]],
 ) -> Step | None:
-    """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more.
+    """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more, or
+    if the source numbers its versions anew since: what the chunk's say would be taken for what they are today.
 
     *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself.
     """
     tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
+        return None
+    if chunk.era != mark.era:
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
@@ -177,7 +185,15 @@ class Passed:
 
     def _of(self, offset: int) -> Iterable[bytes]:
         metadata = self._log.metadata(offset)
-        if metadata is None or metadata.origin == ORIGIN or not metadata.rows:
+        if metadata is None or not metadata.rows or not _is_of_a_poll(metadata):
             return ()
         data = self._log.get(offset)
         return () if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+
+
+def _is_of_a_poll(metadata: Metadata) -> bool:
+    """Return whether a poll has written a segment. One that delivers what it finds in a new table says that this, too,
+    is a backfill's; it is under way, or ends with the segment.
+    """
+    mark = metadata.watermark
+    return metadata.origin != ORIGIN or mark.progress is not None or mark.polled == metadata.committed

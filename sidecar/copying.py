@@ -37,6 +37,7 @@ class Work:
     low: int
     memory: Memory
     adaptive: bool
+    era: str | None = None
 
 
 class Failed(Exception):
@@ -165,7 +166,7 @@ class Copying:
             with _failing(tracked.name):
                 data = connector.read(page)
             faults.point("chunk-read")
-            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low)
+            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
             if len(data) < page.limit or self._stop.is_set():
                 return
             after: Position = codec.position(data.slice(len(data) - 1), tracked.key)

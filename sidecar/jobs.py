@@ -177,13 +177,13 @@ class Jobs:
                 self._finish(tracked, request)
                 continue
             mark = self._sidecar.store.watermark(tracked.name)
-            memory = mark.memory if mark is not None else None
+            assert mark is not None
             self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
             low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
             size = tracked.chunk_size or FIRST_CHUNK
             for number, page in backfill.pages(tracked, job, request.scope, size):
                 adaptive = tracked.chunk_size is None
-                works.append(Work(job.id, job.part, number, page, low, memory, adaptive))
+                works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
         copying.begin(works)
         return _NOTHING
 
@@ -208,7 +208,7 @@ class Jobs:
             job = dataclasses.replace(job, spans=backfill.spans(keys), expected=connector.estimate(tracked))
         else:
             job = dataclasses.replace(job, version=mark.version if mark else None)
-        if backfill.is_new(mark):
+        if backfill.is_new(mark) and (mark is None or request.scope == ALL):
             mark = positioned(connector, tracked, mark or fresh_watermark(tracked), connector.horizon(tracked, None))
             if not tracked.consistent and request.scope == ALL:
                 # Its polls begin here, and deliver the rest.

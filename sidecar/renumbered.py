@@ -18,7 +18,7 @@ from sidecar import codec, evolution
 from sidecar.changelog import ChangeLog
 from sidecar.cursor import Flags
 from sidecar.deliveries import as_bytes
-from sidecar.model import METADATA, Horizon, Tracked, Watermark
+from sidecar.model import DELETE, METADATA, Horizon, Tracked, Watermark
 from sidecar.rows import Rows, keys_of
 
 
@@ -65,4 +65,9 @@ def unchanged(found: Rows, held: Mapping[bytes, bytes]) -> Flags:
 
 
 def _digests(data: pa.Table, names: list[str]) -> list[bytes]:
-    return [blake2b(repr(row).encode(), digest_size=16).digest() for row in codec.rows(data, names)]
+    """Return digests of what stands in *names*, of which the first says whether a row is deleted.
+
+    Only that: what a backfill delivers as a row that is there may be an update to a poll.
+    """
+    rows = codec.rows(data, names)
+    return [blake2b(repr((kind == DELETE, *row)).encode(), digest_size=16).digest() for kind, *row in rows]

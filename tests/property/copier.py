@@ -113,7 +113,7 @@ class Told(Jobs):
         mark = self._sidecar.store.watermark(tracked.name)
         if backfill.is_new(mark):
             self._copier.firsts.add(request.id)
-        self._copier.before_begin(request)
+        self._copier.begins(request)
         return super()._begin(connector, tracked, request)
 
     @property
@@ -130,7 +130,7 @@ class Copier(Follower):
         self.tracked = change(self.tracked)
         self.firsts: set[str] = set()
         """The requests that were a table's first backfill."""
-        self.begun: list[Request] = []
+        self.begins: Callable[[Request], None] = lambda _: None
         self.errors: list[SidecarError] = []
         self.jobs = self._jobs()
 
@@ -142,9 +142,6 @@ class Copier(Follower):
 
     def waits(self) -> bool:
         return self.jobs.holds(self.tracked, self.store.watermark(self.tracked.name))
-
-    def before_begin(self, request: Request) -> None:
-        self.begun.append(request)
 
     def failed(self, table: str, error: SidecarError) -> None:
         self.errors.append(error)

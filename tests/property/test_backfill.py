@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -19,14 +18,14 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from sidecar import backfill
 from sidecar.clock import SECOND
-from sidecar.model import ALL, DELETE, Among, Scope, Tracked
+from sidecar.model import ALL, DELETE, Among, Scope
 from sidecar.requests import Request
 from tests.property.copier import READERS, Copier
 from tests.property.postgres_world import PostgresWorld, Relation, Sessions
 from tests.property.sqlite_world import SQLiteWorld
 from tests.property.test_promise import SETTINGS as PROMISE
 from tests.property.test_promise import Promise, PromiseOnPostgres, held, keys, shapes, skews, writers
-from tests.property.world import KEYS, Knows, World
+from tests.property.world import KEYS, Knows
 from tests.servers import Database, make
 
 SETTINGS = settings(PROMISE, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 15, stateful_step_count=50)
@@ -48,11 +47,11 @@ class Backfill(Promise):
         self.follower = Copier(
             self.world, lambda t: dataclasses.replace(t, chunk_size=2, consistent=type(self).consistent)
         )
+        self.follower.begins = self._begins
         self.revision = 0
-        self.vanished: dict[int, int] = {}
-        """By key that the source does not have any more, after how many backfills that have begun it vanished."""
-        self.whole = False
-        """Whether a backfill of all rows has ended since one was cancelled."""
+        self.vanished: set[int] = set()
+        self.absent: dict[str, set[int]] = {}
+        """By backfill, the keys that the source did not have when it began, and that nobody has written since."""
 
     def teardown(self) -> None:
         try:
@@ -85,11 +84,16 @@ class Backfill(Promise):
         free = [w for w in range(self.world.writers) if w not in self.open]
         if free and not self._busy(key) and key in self.world.content():
             self.world.execute(free[0], f"DELETE FROM {self.world.heap} WHERE id = {key}")
-            self.vanished[key] = len(self.follower.begun)
+            self.vanished.add(key)
 
     def _write(self, writer: int, key: int, at: int, how: str, shape: int) -> None:
         super()._write(writer, key, at, how, shape)
-        self.vanished.pop(key, None)
+        for absent in self.absent.values():
+            absent.discard(key)
+
+    def _begins(self, request: Request) -> None:
+        under_way = {key for transaction in self._under_way() for key in transaction.touched}
+        self.absent.setdefault(request.id, set(KEYS) - self.world.content().keys() - under_way)
 
     # -- backfills -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +108,6 @@ class Backfill(Promise):
     @rule(reader=readers)
     def a_chunk_is_written(self, reader: int) -> None:
         self.follower.write_chunk(reader)
-        self._purged()
 
     @rule(reader=readers, key=keys, skew=skews, shape=shapes, polls=st.integers(0, 2), writer=writers)
     def a_chunk_is_written_late(self, reader: int, key: int, skew: int, shape: int, polls: int, writer: int) -> None:
@@ -120,7 +123,6 @@ class Backfill(Promise):
     @rule()
     def all_backfills_are_done(self) -> None:
         self.follower.finish()
-        self._purged()
         self.a_poll()
 
     @rule(some=some_keys, purge=st.booleans())
@@ -153,9 +155,6 @@ class Backfill(Promise):
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
-    def _purged(self) -> None:
-        """What had vanished before a backfill with a purge began is not in the log after it."""
-
     @rule()
     def a_poll(self) -> None:
         """A complete poll leaves what the log has as it is in the source; all of it, once a backfill has ended (G1)."""
@@ -168,8 +167,13 @@ class Backfill(Promise):
         if not self.is_whole:
             wrong = {k: v for k, v in wrong.items() if k in folded}
         assert not wrong, f"log and source differ, by key: {wrong}"
-        added = {k for k in folded.keys() - source.keys() if not folded[k][1]}
-        assert added <= self.vanished.keys()
+        left = {k for k in folded.keys() - source.keys() if not folded[k][1]}
+        assert left <= self.vanished
+        for ended in self.follower.ended():
+            if ended.request.purge and ended.ending == "done":
+                among = ended.request.scope.among
+                wanted = KEYS if among is None else {value[0] for value in among.values}
+                assert not left & self.absent[ended.request.id] & {*wanted}, "purged"
 
     @property
     def is_whole(self) -> bool:
