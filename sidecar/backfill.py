@@ -185,10 +185,13 @@ class Passed:
 
     def _of(self, offset: int) -> Iterable[bytes]:
         metadata = self._log.metadata(offset)
-        if metadata is None or not metadata.rows or not _is_of_a_poll(metadata):
+        if metadata is None or not _is_of_a_poll(metadata):
             return ()
-        data = self._log.get(offset)
-        return () if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        data = self._log.get(offset) if metadata.rows else None
+        found = [] if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        # What was set aside has been seen as well.
+        key = self._tracked.key
+        return {*found, *digests(self._tracked, key, list(quarantine.keys(self._log, key, offset - 1, offset)))}
 
 
 def _is_of_a_poll(metadata: Metadata) -> bool:
@@ -197,3 +200,13 @@ def _is_of_a_poll(metadata: Metadata) -> bool:
     """
     mark = metadata.watermark
     return metadata.origin != ORIGIN or mark.progress is not None or mark.polled == metadata.committed
+
+
+def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:
+    """Return the keys among *values*, of *columns*, as they are compared: in the types in which they are delivered."""
+    if set(columns) != set(tracked.key) or not values:
+        return frozenset()
+    delivered = {c.name: c.arrow for c in tracked.columns}
+    types = [(column.arrow, delivered[n]) for n in columns if (column := tracked.table.column(n)) is not None]
+    arrays = [pa.array([v[at] for v in values]).cast(own).cast(out) for at, (own, out) in enumerate(types)]
+    return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))

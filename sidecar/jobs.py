@@ -19,7 +19,7 @@ from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work
 from sidecar.deliveries import NOTHING
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
 from sidecar.poll import Step, check_schema, fresh_watermark, positioned
 from sidecar.requests import Request, Requests
@@ -155,7 +155,12 @@ class Jobs:
         if not found:
             return None
         settings = self._sidecar.settings.backfill
-        settled = [(self._sidecar.settled(t), r) for t, r in found]
+        settled = []
+        for tracked, request in found:
+            try:
+                settled.append((self._sidecar.settled(tracked), request))
+            except SidecarError as error:
+                raise Failed(tracked.name, error) from error
         shared = any(t.consistent for t, _ in settled)
         self._limit = settings.copy_phase / 1_000_000 if shared else PHASE
         # Before the view is taken: what polls deliver from here on may be newer than it.
@@ -184,7 +189,10 @@ class Jobs:
             for number, page in backfill.pages(tracked, job, request.scope, size):
                 adaptive = tracked.chunk_size is None
                 works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
-        copying.begin(works)
+        try:
+            copying.begin(works)
+        except SidecarError as error:
+            raise Failed(settled[0][0].name, error) from error
         return _NOTHING
 
     def _connect(self) -> SourceConnector:
@@ -275,9 +283,18 @@ class Jobs:
 
     def _request(self, tracked: Tracked) -> Request | None:
         """Return the request that *tracked* is to be backfilled by: the one under way, or else the oldest."""
-        name, store = tracked.name, self._sidecar.store
-        if name in self._resting or name in self._sidecar.damaged:
+        if tracked.name in self._resting or tracked.name in self._sidecar.damaged:
             return None
+        try:
+            return self._next(tracked)
+        except StateDamaged as error:
+            # One table's requests: the others go on.
+            self._resting.add(tracked.name)
+            self._failed(tracked.name, error)
+            return None
+
+    def _next(self, tracked: Tracked) -> Request | None:
+        name, store = tracked.name, self._sidecar.store
         if self._under_way is None:
             marks = {table: store.watermark(table) for table in store.tables()}
             self._under_way = {table for table, mark in marks.items() if mark is not None and mark.job is not None}

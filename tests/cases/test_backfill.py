@@ -297,7 +297,7 @@ def test_a_copy_by_two_readers_is_of_one_instant_while_money_moves(tmp_path: Pat
     writer: psycopg.Connection[Any] = pg.connect()
     found = copied_while_money_moves(project, lambda q: writer.execute(q.encode()), "clock_timestamp()")
     for table in ("accounts", "transfers"):
-        source = dict(s1.execute(f"SELECT id, cents FROM {table}".encode()).fetchall())
+        source: dict[int, int] = dict(s1.execute(f"SELECT id, cents FROM {table}".encode()).fetchall())
         assert {k: row["cents"] for k, row in fold(found[table], "id").items()} == source
 
 
@@ -312,7 +312,7 @@ def test_a_copy_of_a_sqlite_file_is_of_one_instant_while_money_moves(tmp_path: P
     writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
     found = copied_while_money_moves(project, writer.execute, now)
     for table in ("accounts", "transfers"):
-        source = dict(s1.execute(f"SELECT id, cents FROM {table}").fetchall())
+        source: dict[int, int] = dict(s1.execute(f"SELECT id, cents FROM {table}").fetchall())
         assert {k: row["cents"] for k, row in fold(found[table], "id").items()} == source
     writer.close()
     s1.close()
