@@ -18,13 +18,14 @@ so of each segment's footer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from sidecar import deliveries, faults, quarantine, rows
+from sidecar import deliveries, faults, quarantine, renumbered, rows
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
@@ -103,11 +104,13 @@ def write(
     clock: Clock,
     fits: Callable[[], None],
     passed: Callable[[int], frozenset[bytes]],
+    held: Callable[[int], Mapping[bytes, bytes]],
 ) -> Step | None:
     """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more, or
     if the source numbers its versions anew since: what the chunk's say would be taken for what they are today.
 
-    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself.
+    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself; *held*, what the
+    newest row of each key is up to an offset (`renumbered.newest`).
     """
     tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
@@ -117,6 +120,9 @@ def write(
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
     own = merged(found, mark.job, passed(chunk.low), polled=polled)
+    if mark.job.closed is not None and mark.job.since is None and own.version is not None:
+        # Numbers tell no more which of these polls have read since the backfill began.
+        own = own.take(~renumbered.unchanged(own, held(chunk.low)))
     some = own.take(rows.met(own, mark.closed(), mark.since))
     remembered = rows.records(some, some.keys())
     good, aside = quarantine.sorted_out(own)
@@ -170,6 +176,7 @@ class Passed:
     def __init__(self, tracked: Tracked, log: ChangeLog) -> None:
         self._tracked, self._log = tracked, log
         self._keys: dict[int, frozenset[bytes]] = {}
+        self.held = functools.cache(functools.partial(renumbered.newest, tracked, log))
 
     def __call__(self, low: int) -> frozenset[bytes]:
         """Return the keys in segments after *low* that no backfill wrote."""

@@ -132,7 +132,9 @@ class Jobs:
             return Step(chunk.table, 0, 0, None, done=True)
         fits = functools.partial(check_schema, tracked, log)
         try:
-            step = backfill.write(chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed)
+            step = backfill.write(
+                chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed, held=passed.held
+            )
         except SidecarError as error:
             raise Failed(chunk.table, error) from error
         if step is None:

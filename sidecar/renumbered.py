@@ -32,6 +32,9 @@ def forgotten(mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without any version in it, as the next segment will carry it; what is closed stays closed."""
     offset = mark.offset + 1
     job = mark.job and dataclasses.replace(mark.job, since=None)
+    if job is not None and job.closed is not None:
+        # Polls go on from here, whatever the version; what they have not read up to here is the backfill's.
+        job = dataclasses.replace(job, closed=mark.closed())
     mark = dataclasses.replace(mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, job=job)
     return dataclasses.replace(mark, progress=None)
 
