@@ -18,13 +18,14 @@ so of each segment's footer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from sidecar import deliveries, faults, quarantine, rows
+from sidecar import deliveries, faults, quarantine, renumbered, rows
 from sidecar.changelog import ChangeLog
 from sidecar.changes import existing, to_changes
 from sidecar.clock import Clock
@@ -32,6 +33,7 @@ from sidecar.connector import SourceConnector
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
 from sidecar.rows import Rows
+from sidecar.segments import Metadata
 from sidecar.state import WatermarkStore
 
 ORIGIN = "backfill"
@@ -42,7 +44,10 @@ TOGETHER = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one span as they were read, to be merged with what the log holds after the offset `low`."""
+    """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
+
+    `era` is the numbering of versions by which the table stood then.
+    """
 
     table: str
     job: str
@@ -51,6 +56,7 @@ class Chunk:
     page: Page
     data: pa.Table
     low: int
+    era: str | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -99,17 +105,25 @@ def write(
     clock: Clock,
     fits: Callable[[], None],
     passed: Callable[[int], frozenset[bytes]],
+    held: Callable[[int], Mapping[bytes, bytes]],
 ) -> Step | None:
-    """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more.
+    """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more, or
+    if the source numbers its versions anew since: what the chunk's say would be taken for what they are today.
 
-    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself.
+    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself; *held*, what the
+    newest row of each key is up to an offset (`renumbered.newest`).
     """
     tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
         return None
+    if chunk.era != mark.era:
+        return None
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
     own = merged(found, mark.job, passed(chunk.low), polled=polled)
+    if mark.job.closed is not None and mark.job.since is None and own.version is not None:
+        # Numbers tell no more which of these polls have read since the backfill began.
+        own = own.take(~renumbered.unchanged(own, held(chunk.low)))
     some = own.take(rows.met(own, mark.closed(), mark.since))
     remembered = rows.records(some, some.keys())
     good, aside = quarantine.sorted_out(own)
@@ -166,6 +180,7 @@ class Passed:
     def __init__(self, tracked: Tracked, log: ChangeLog) -> None:
         self._tracked, self._log = tracked, log
         self._keys: dict[int, frozenset[bytes]] = {}
+        self.held = functools.cache(functools.partial(renumbered.newest, tracked, log))
 
     def __call__(self, low: int) -> frozenset[bytes]:
         """Return the keys in segments after *low* that no backfill wrote."""
@@ -181,7 +196,28 @@ class Passed:
 
     def _of(self, offset: int) -> Iterable[bytes]:
         metadata = self._log.metadata(offset)
-        if metadata is None or metadata.origin == ORIGIN or not metadata.rows:
+        if metadata is None or not _is_of_a_poll(metadata):
             return ()
-        data = self._log.get(offset)
-        return () if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        data = self._log.get(offset) if metadata.rows else None
+        found = [] if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        # What was set aside has been seen as well.
+        key = self._tracked.key
+        return {*found, *digests(self._tracked, key, list(quarantine.keys(self._log, key, offset - 1, offset)))}
+
+
+def _is_of_a_poll(metadata: Metadata) -> bool:
+    """Return whether a poll has written a segment. One that delivers what it finds in a new table says that this, too,
+    is a backfill's; it is under way, or ends with the segment.
+    """
+    mark = metadata.watermark
+    return metadata.origin != ORIGIN or mark.progress is not None or mark.polled == metadata.committed
+
+
+def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:
+    """Return the keys among *values*, of *columns*, as they are compared: in the types in which they are delivered."""
+    if set(columns) != set(tracked.key) or not values:
+        return frozenset()
+    delivered = {c.name: c.arrow for c in tracked.columns}
+    types = [(column.arrow, delivered[n]) for n in columns if (column := tracked.table.column(n)) is not None]
+    arrays = [pa.array([v[at] for v in values]).cast(own).cast(out) for at, (own, out) in enumerate(types)]
+    return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))

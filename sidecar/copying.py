@@ -37,6 +37,7 @@ class Work:
     low: int
     memory: Memory
     adaptive: bool
+    era: str | None = None
 
 
 class Failed(Exception):
@@ -62,6 +63,7 @@ class Copying:
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Chunk] | None = None
         self._reading = 0
+        self._first = ""
         self.is_over = False
         """Whether all has been read, and handed on."""
         self.began = clock.monotonic()
@@ -81,6 +83,7 @@ class Copying:
         """Begin to read *works*, in their order."""
         for work in works:
             self._works.put(work)
+            self._first = self._first or work.page.tracked.name
         self.is_over = not works
         if not self.lead.reads_ahead:
             self._inline = self._all(self.lead)
@@ -135,7 +138,10 @@ class Copying:
         """Read span after span, until there is no more; a reader's last word is None, or what went wrong."""
         last: BaseException | None = None
         try:
-            with connector.join(self._name or "") if joins else contextlib.nullcontext():
+            with contextlib.ExitStack() as view:
+                if joins:
+                    with _failing(self._first):
+                        view.enter_context(connector.join(self._name or ""))
                 for chunk in self._all(connector):
                     self._put(chunk)
         except BaseException as error:
@@ -165,7 +171,7 @@ class Copying:
             with failing(tracked.name):
                 data = connector.read(page)
             faults.point("chunk-read")
-            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low)
+            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
             if len(data) < page.limit or self._stop.is_set():
                 return
             after: Position = codec.position(data.slice(len(data) - 1), tracked.key)

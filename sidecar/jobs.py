@@ -20,7 +20,7 @@ from sidecar.config import source
 from sidecar.connector import SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark, positioned
 from sidecar.requests import Request, Requests
@@ -133,7 +133,9 @@ class Jobs:
             return Step(chunk.table, 0, 0, None, done=True)
         fits = functools.partial(check_schema, tracked, log)
         with failing(chunk.table):
-            step = backfill.write(chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed)
+            step = backfill.write(
+                chunk, log, store, scope=request.scope, clock=clock, fits=fits, passed=passed, held=passed.held
+            )
         if step is None:
             self.close()
             return _NOTHING
@@ -175,14 +177,17 @@ class Jobs:
                 self._finish(tracked, request)
                 continue
             mark = self._sidecar.store.watermark(tracked.name)
-            memory = mark.memory if mark is not None else None
+            assert mark is not None
             self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
             low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
             size = tracked.chunk_size or FIRST_CHUNK
             for number, page in backfill.pages(tracked, job, request.scope, size):
                 adaptive = tracked.chunk_size is None
-                works.append(Work(job.id, job.part, number, page, low, memory, adaptive))
-        copying.begin(works)
+                works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
+        try:
+            copying.begin(works)
+        except SidecarError as error:
+            raise Failed(settled[0][0].name, error) from error
         return _NOTHING
 
     def _connect(self) -> SourceConnector:
@@ -207,7 +212,7 @@ class Jobs:
             job = dataclasses.replace(job, spans=backfill.spans(keys), expected=expected)
         else:
             job = dataclasses.replace(job, version=mark.version if mark else None)
-        if backfill.is_new(mark):
+        if backfill.is_new(mark) and (mark is None or request.scope == ALL):
             mark = positioned(connector, tracked, mark or fresh_watermark(tracked), connector.horizon(tracked, None))
             if not tracked.consistent and request.scope == ALL:
                 # Its polls begin here, and deliver the rest.
@@ -274,9 +279,18 @@ class Jobs:
 
     def _request(self, tracked: Tracked) -> Request | None:
         """Return the request that *tracked* is to be backfilled by: the one under way, or else the oldest."""
-        name, store = tracked.name, self._sidecar.store
-        if name in self._resting or name in self._sidecar.damaged:
+        if tracked.name in self._resting or tracked.name in self._sidecar.damaged:
             return None
+        try:
+            return self._next(tracked)
+        except StateDamaged as error:
+            # One table's requests: the others go on.
+            self._resting.add(tracked.name)
+            self._failed(tracked.name, error)
+            return None
+
+    def _next(self, tracked: Tracked) -> Request | None:
+        name, store = tracked.name, self._sidecar.store
         if self._under_way is None:
             marks = {table: store.watermark(table) for table in store.tables()}
             self._under_way = {table for table, mark in marks.items() if mark is not None and mark.job is not None}

@@ -337,6 +337,10 @@ class Sidecar:
             self._give_up(log, tracked)
         offset = log.last() + 1
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
+        before = store.watermark(tracked.name) if marks else None
+        if before is not None:
+            # Only the polls' position is another: what backfills have brought stays brought.
+            mark = dataclasses.replace(mark, finished=before.finished, version=before.version)
         empty = change_schema(self.settled(tracked)).empty_table()
         log.append(offset, empty, mark, NOTHING, committed=self.clock.now(), origin="poll", moved=True)
         store.save(tracked.name, mark, NOTHING, forget_all=True)

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from sidecar import deliveries, faults, quarantine, rows
-from sidecar.backfill import ORIGIN
+from sidecar.backfill import ORIGIN, digests
 from sidecar.changelog import ChangeLog
 from sidecar.changes import change_schema
-from sidecar.deliveries import NOTHING
 from sidecar.evolution import conformed, widens
-from sidecar.model import DELETE, METADATA, Position, Scope, Tracked, Watermark
+from sidecar.model import DELETE, METADATA, Scope, Tracked, Watermark
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
@@ -37,8 +36,8 @@ def unseen(
     """
     assert mark.job is not None
     began, schema = mark.job.began, change_schema(tracked)
-    wanted = None if scope.among is None else _digests(tracked, scope.among.columns, scope.among.values)
-    met = _digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
+    wanted = None if scope.among is None else digests(tracked, scope.among.columns, scope.among.values)
+    met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
     total = sum(m.rows for s in log.list(log.floor()) if (m := log.metadata(s.offset)) is not None)
     shares, purged = max(1, -(-total // AT_ONCE)), 0
     for share in range(shares):
@@ -49,22 +48,15 @@ def unseen(
         for offset, places in _newest(tracked, log, began, counts).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, log, offset, places), schema, mark.offset, now)
-            log.append(mark.offset, data, mark, NOTHING, committed=now, origin=ORIGIN)
-            store.save(tracked.name, mark, NOTHING)
+            # Should one come back as it was, it is delivered again.
+            forgotten = deliveries.nothing(rows.keys_of(tracked, data))
+            log.append(mark.offset, data, mark, forgotten, committed=now, origin=ORIGIN)
+            store.save(tracked.name, mark, forgotten)
             faults.point("keys-purged")
             purged += len(data)
     if purged:
         log_.info("table=%s purged=%d: rows that the source does not have any more", tracked.name, purged)
     return mark
-
-
-def _digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:
-    """Return the keys among *values*, of *columns*, as they are compared."""
-    if set(columns) != set(tracked.key) or not values:
-        return frozenset()
-    types = [column.arrow for n in columns if (column := tracked.table.column(n)) is not None]
-    arrays = [pa.array([v[at] for v in values]).cast(type_) for at, type_ in enumerate(types)]
-    return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))
 
 
 def _newest(

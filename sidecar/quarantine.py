@@ -107,10 +107,10 @@ def count(log: ChangeLog, last: int) -> int:
     return found
 
 
-def keys(log: ChangeLog, key: Sequence[str], after: int = 0) -> Iterator[Position]:
-    """Yield the keys of the rows that were set aside after offset *after*, as positions."""
+def keys(log: ChangeLog, key: Sequence[str], after: int = 0, until: int | None = None) -> Iterator[Position]:
+    """Yield the keys of the rows that were set aside after offset *after*, up to *until*, as positions."""
     for path in sorted(folder(log).glob("*.jsonl")):
-        if path.stem.isdigit() and int(path.stem) > after:
+        if path.stem.isdigit() and after < int(path.stem) and (until is None or int(path.stem) <= until):
             with path.open(encoding="utf-8") as file:
                 for line in file:
                     row = json.loads(line)["row"]

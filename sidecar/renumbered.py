@@ -18,7 +18,7 @@ from sidecar import codec, evolution
 from sidecar.changelog import ChangeLog
 from sidecar.cursor import Flags
 from sidecar.deliveries import as_bytes
-from sidecar.model import METADATA, Horizon, Tracked, Watermark
+from sidecar.model import DELETE, METADATA, Horizon, Tracked, Watermark
 from sidecar.rows import Rows, keys_of
 
 
@@ -32,6 +32,9 @@ def forgotten(mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without any version in it, as the next segment will carry it; what is closed stays closed."""
     offset = mark.offset + 1
     job = mark.job and dataclasses.replace(mark.job, since=None)
+    if job is not None and job.closed is not None:
+        # Polls go on from here, whatever the version; what they have not read up to here is the backfill's.
+        job = dataclasses.replace(job, closed=mark.closed())
     mark = dataclasses.replace(mark, offset=offset, since=None, memory=view.memory, era=view.era, doubt=offset, job=job)
     return dataclasses.replace(mark, progress=None)
 
@@ -65,4 +68,9 @@ def unchanged(found: Rows, held: Mapping[bytes, bytes]) -> Flags:
 
 
 def _digests(data: pa.Table, names: list[str]) -> list[bytes]:
-    return [blake2b(repr(row).encode(), digest_size=16).digest() for row in codec.rows(data, names)]
+    """Return digests of what stands in *names*, of which the first says whether a row is deleted.
+
+    Only that: what a backfill delivers as a row that is there may be an update to a poll.
+    """
+    rows = codec.rows(data, names)
+    return [blake2b(repr((kind == DELETE, *row)).encode(), digest_size=16).digest() for kind, *row in rows]

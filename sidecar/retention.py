@@ -21,6 +21,9 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
     if mark is None:
         return 0
     limit = min((store.position(log.table, c).acknowledged for c in consumers), default=mark.offset)
+    if mark.job is not None:
+        # What has been delivered since is what its chunks are held against.
+        limit = min(limit, mark.job.began)
     through = 0
     for segment in log.list(log.floor())[:-1]:
         if segment.offset > limit:

@@ -230,7 +230,7 @@ def test_a_lock_that_is_let_go_in_time_delays_a_poll_only(tmp_path: Path, pg: Da
     s1.execute("LOCK TABLE slow IN ACCESS EXCLUSIVE MODE")
     timer = threading.Timer(0.5, s1.rollback)
     timer.start()
-    assert kinds(Project(tmp_path, pg.reader_url, {"slow": {}}).poll()["slow"], "id") == [("update_postimage", 1)]
+    assert kinds(Project(tmp_path, pg.reader_url, {"slow": {}}).poll()["slow"], "id") == [("insert", 1)]
     timer.join()
 
 

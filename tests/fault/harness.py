@@ -27,6 +27,8 @@ import psycopg
 
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SystemClock, instant
+from sidecar.connector import SourceConnector
+from sidecar.model import Page
 
 KILLED = -signal.SIGKILL
 PATIENCE = 120
@@ -198,6 +200,8 @@ class Project:
     state: Path | None = None
     sinks: str = ""
     retention: str | None = None
+    defaults: str = ""
+    tables: str = ""
     archive: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -216,13 +220,23 @@ class Project:
     def database(self) -> Path:
         return self.path / "db"
 
+    @property
+    def reads(self) -> Path:
+        """Where each process notes what it has read of the source: table, pass, and how many rows."""
+        return self.folder / "reads"
+
+    def rows_read(self, table: str, scan: str) -> int:
+        """Return how many rows of *table* all processes have read in passes called *scan*."""
+        lines = [line.split() for line in self.reads.read_text().splitlines()]
+        return sum(int(count) for name, of, count in lines if (name, of) == (table, scan))
+
     def write_settings(self) -> None:
         """Write the settings anew, after a field was changed."""
         retention = f"retention = {json.dumps(self.retention)}\n" if self.retention else ""
         self.settings.write_text(
             f"[source]\nurl = {json.dumps(self.url)}\n[state]\npath = {json.dumps(str(self.path))}\n{retention}"
-            f'[defaults]\npage_size = {self.page_size}\nlookback = "{self.lookback}"\n'
-            f'[tables.t]\nupdated_at = "updated_at"\n[tables.u]\nupdated_at = "updated_at"\n{self.sinks}'
+            f'[defaults]\npage_size = {self.page_size}\nlookback = "{self.lookback}"\n{self.defaults}\n'
+            f'[tables.t]\nupdated_at = "updated_at"\n[tables.u]\nupdated_at = "updated_at"\n{self.tables}\n{self.sinks}'
         )
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -237,7 +251,7 @@ class Project:
         """Give a process that runs `sidecar` with *arguments*; it is gone afterwards."""
         with tempfile.NamedTemporaryFile(prefix="said-", dir=self.folder) as said:
             process = _server.Process(
-                target=_child, args=([*arguments, "-c", str(self.settings)], said.name, crash, limit)
+                target=_child, args=([*arguments, "-c", str(self.settings)], said.name, str(self.reads), crash, limit)
             )
             process.start()
             running = Running(process, Path(said.name))
@@ -305,13 +319,29 @@ class Running:
             self.process.join(PATIENCE)
 
 
-def _child(arguments: list[str], said: str, crash: str | None, limit: int | None) -> None:
+def _noting(connector: type[SourceConnector], reads: str) -> None:
+    original = connector.read
+
+    def read(self: SourceConnector, page: Page) -> Any:
+        data = original(self, page)
+        with Path(reads).open("a") as file:
+            file.write(f"{page.tracked.name} {page.scan.name} {len(data)}\n")
+        return data
+
+    connector.read = read  # type: ignore[method-assign]
+
+
+def _child(arguments: list[str], said: str, reads: str, crash: str | None, limit: int | None) -> None:
     handle = os.open(said, os.O_WRONLY | os.O_TRUNC)
     os.dup2(handle, 2)
     os.dup2(handle, 1)
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  lives as long as the process
+    from connectors.postgres import PostgresConnector
+    from connectors.sqlite import SQLiteConnector
     from sidecar import faults
 
+    for connector in (SQLiteConnector, PostgresConnector):
+        _noting(connector, reads)
     if crash is not None:
         # What SIDECAR_CRASH_AT does, for a process in which the module was imported before it began.
         name, _, count = crash.partition(":")

@@ -1,6 +1,6 @@
 """G4 at every named crash point of a poll and of retention: the process dies there, and the next one goes on.
 
-The points of sinks are in `test_sinks_that_are_killed.py`.
+The points of backfills are in `test_backfill_points.py`, those of sinks in `test_sinks_that_are_killed.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from sidecar import faults
 from tests.fault.harness import KILLED, PATIENCE, PostgresSource, Project, SQLiteSource, Writer, clean, holds
 from tests.fault.sink_points import SINK_POINTS
+from tests.fault.test_backfill_points import ASKING_POINTS, COPYING_POINTS
 from tests.servers import Database
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def test_every_point_that_the_code_passes_is_tried() -> None:
     code = "".join(p.read_text() for p in Path(faults.__file__).parent.glob("*.py"))
     passed = set(re.findall(r'faults\.point\("([\w-]+)"\)', code))
     assert passed <= set(faults.POINTS)
-    assert {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *QUARANTINE_POINTS, *SINK_POINTS} == passed
+    ours = {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *QUARANTINE_POINTS}
+    assert {*ours, *COPYING_POINTS, *ASKING_POINTS, *SINK_POINTS} == passed
 
 
 @pytest.mark.parametrize("name", POLL_POINTS)

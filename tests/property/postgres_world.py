@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import psycopg
@@ -21,8 +22,8 @@ from connectors.postgres_session import Session
 from connectors.postgres_view import Connection, Server, View
 from sidecar.clock import FakeClock, instant
 from sidecar.connector import Source, SourceConnector
-from sidecar.model import VERSION, Horizon, Memory, Page, Tracked
-from tests.property.world import START, Knows, follow
+from sidecar.model import ALL, VERSION, Horizon, Memory, Page, Position, Tracked
+from tests.property.world import SPLIT, START, Knows, follow
 from tests.servers import Database
 
 WRITERS = 3
@@ -73,28 +74,29 @@ class PostgresWorld:
         self.began: dict[int, int] = {}
         """By backend, when its last transaction began."""
         self._sessions = sessions
-        self._connector: TimedConnector | None = None
+        self._connectors: list[TimedConnector] = []
         self._prepared = 0
-        self._heap = "base" if relation == "view" else "t"
+        self.heap = "base" if relation == "view" else "t"
         columns = f"(id int PRIMARY KEY, v int, created_at {kind}, updated_at {kind}, deleted_at {kind})"
         self._make(
             "DROP VIEW IF EXISTS t" if relation == "view" else "DROP TABLE IF EXISTS t",
-            f"DROP TABLE IF EXISTS {self._heap}",
-            f"CREATE TABLE {self._heap} {columns} {'PARTITION BY HASH (id)' if relation == 'partitioned' else ''}",
+            f"DROP TABLE IF EXISTS {self.heap}",
+            f"CREATE TABLE {self.heap} {columns} {'PARTITION BY HASH (id)' if relation == 'partitioned' else ''}",
             *(
                 f"CREATE TABLE IF NOT EXISTS t{n} PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER {n})"
                 for n in range(3 if relation == "partitioned" else 0)
             ),
             # With it an update makes a row anew in every index; without, on its own page and in none.
-            *([f"CREATE INDEX ON {self._heap} (updated_at, id)"] if kind == "timestamptz" else []),
+            *([f"CREATE INDEX ON {self.heap} (updated_at, id)"] if kind == "timestamptz" else []),
             *(["CREATE VIEW t AS SELECT * FROM base"] if relation == "view" else []),
             "GRANT SELECT ON t TO PUBLIC",
         )
 
     def connector(self) -> SourceConnector:
-        self._connector = TimedConnector(Source(self._sessions.database.reader_url, clock=self.clock), self)
-        assert self._connector.sees_sessions == (self.knows == "sessions")
-        return self._connector
+        found = TimedConnector(Source(self._sessions.database.reader_url, clock=self.clock), self)
+        self._connectors = [*(c for c in self._connectors if c.is_connected), found]
+        assert found.sees_sessions == (self.knows == "sessions")
+        return found
 
     def tracked(self, connector: SourceConnector) -> Tracked:
         return follow(connector)
@@ -126,14 +128,14 @@ class PostgresWorld:
 
     def vacuum(self, options: str) -> None:
         """Freeze what may be frozen; waits for nobody."""
-        self._make(f"VACUUM ({options}, SKIP_LOCKED) {self._heap}")
+        self._make(f"VACUUM ({options}, SKIP_LOCKED) {self.heap}")
 
     def fail_over(self, lost: int, *, seen: bool) -> None:
         """Count on from *lost* numbers before; *seen*: on a new timeline. Connections of the follower's break."""
         self.timeline += seen
         self.ahead -= lost
-        if self._connector is not None:
-            self._connector.cut()
+        for connector in self._connectors:
+            connector.cut()
 
     def stamp(self, micros: int, shape: int) -> str:
         del shape
@@ -162,6 +164,12 @@ class TimedSession(Session):
         connection, server = super()._connect()
         return connection, dataclasses.replace(server, identity=f"{server.identity}/{self._world.timeline}")
 
+    def _begin(self, table: str | None, take: Callable[[], View]) -> View:
+        found = super()._begin(table, take)
+        # One that holds its view for long is a session that others see.
+        self._world.began[self.connection.info.backend_pid] = self._source.clock.now()
+        return found
+
     def _view(self) -> View:
         view, now = super()._view(), self._source.clock.now()
         running = view.running
@@ -184,6 +192,13 @@ class TimedConnector(PostgresConnector):
     @property
     def sees_sessions(self) -> bool:
         return self._session.server.sees_sessions
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session._connection is not None
+
+    def split(self, page: Page, parts: int) -> Sequence[Position]:
+        return SPLIT if page.scope == ALL else ()
 
     def cut(self) -> None:
         """Break the connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -12,8 +13,8 @@ from connectors.sqlite import SQLiteConnector
 from sidecar.clock import SECOND, FakeClock, instant
 from sidecar.connector import Source, SourceConnector
 from sidecar.cursor import DAY
-from sidecar.model import Tracked
-from tests.property.world import START, Knows, folder, follow
+from sidecar.model import Page, Position, Tracked
+from tests.property.world import SPLIT, START, Knows, folder, follow
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,16 @@ class Unhurried(SQLiteConnector):
 
     reads_ahead: ClassVar[bool] = False
 
+    def split(self, page: Page, parts: int) -> Sequence[Position]:
+        return SPLIT
+
 
 class SQLiteWorld:
     """SQLite: one writer at a time, in WAL mode or in rollback mode."""
 
     writers = 1
     knows: Knows = "nothing"
+    heap = "t"
 
     def __init__(self, form: str) -> None:
         self.form = form

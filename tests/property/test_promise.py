@@ -288,12 +288,12 @@ class PromiseOnPostgres(Promise):
         return [*super()._under_way(but), *self.prepared.values()]
 
 
-def held(machine: type[Promise], make_: Callable[[], World]) -> None:
+def held(machine: type[Promise], make_: Callable[[], World], how: hypothesis.settings = SETTINGS) -> None:
     """Run *machine* on worlds that *make_* makes; or again the example that a failure named."""
     named = type(machine.__name__, (machine,), {"make": staticmethod(make_)})
     if example := os.environ.get("SIDECAR_EXAMPLE"):
         named = hypothesis.reproduce_failure(hypothesis.__version__, example.encode())(named)
-    run_state_machine_as_test(named, settings=SETTINGS)
+    run_state_machine_as_test(named, settings=how)
 
 
 # Looking for the shortest failure takes minutes.

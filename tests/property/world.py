@@ -22,6 +22,8 @@ from sidecar.poll import Step, poll
 from sidecar.state import RocksDBWatermarkStore, WatermarkStore
 
 KEYS = range(12)
+SPLIT = ((3,), (7,))
+"""The keys at which these worlds divide their table: of a dozen rows, no sample would tell."""
 START = 1_714_557_600 * SECOND
 LOOKBACK = 60 * SECOND
 
@@ -52,6 +54,8 @@ class World(Protocol):
     writers: int
     knows: Knows
     clock: FakeClock
+    heap: str
+    """Where the rows of `t` are."""
 
     def connector(self) -> SourceConnector:
         """Return a connector on a new connection."""
@@ -97,12 +101,18 @@ class Follower:
 
     def page(self) -> bool:
         """Go on with the poll under way, or a new one, by one page; return whether there was one."""
+        if self._steps is None and self.waits():
+            return False
         self._steps = self._steps or poll(self.connector, self.tracked, self.log, self.store)
         step = next(self._steps, None)
         if step is None:
             self._steps = None
         self._watch()
         return step is not None
+
+    def waits(self) -> bool:
+        """Return whether polls have to wait for something else."""
+        return False
 
     def poll(self, pages: int | None = None) -> None:
         """Poll to the end, or drop the poll after some pages; one that is under way is dropped first."""
