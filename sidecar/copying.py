@@ -140,7 +140,7 @@ class Copying:
         try:
             with contextlib.ExitStack() as view:
                 if joins:
-                    with _failing(self._first):
+                    with failing(self._first):
                         view.enter_context(connector.join(self._name or ""))
                 for chunk in self._all(connector):
                     self._put(chunk)
