@@ -97,18 +97,18 @@ def write(
     scope: Scope,
     clock: Clock,
     fits: Callable[[], None],
-    passed: Callable[[int], frozenset[bytes]],
+    passed: Callable[[int, int], frozenset[bytes]],
 ) -> Step | None:
     """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more.
 
-    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself.
+    *passed* gives the keys that the log holds after an offset, up to another, otherwise than by the backfill itself.
     """
     tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
-    own = merged(found, mark.job, passed(chunk.low), polled=polled)
+    own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=polled)
     some = own.take(rows.met(own, mark.closed(), mark.since))
     remembered = rows.records(some, some.keys())
     good, aside = quarantine.sorted_out(own)
@@ -163,10 +163,9 @@ class Passed:
         self._tracked, self._log = tracked, log
         self._keys: dict[int, frozenset[bytes]] = {}
 
-    def __call__(self, low: int) -> frozenset[bytes]:
-        """Return the keys in segments after *low* that no backfill wrote."""
+    def __call__(self, low: int, last: int) -> frozenset[bytes]:
+        """Return the keys in segments after *low*, up to *last*, that no backfill wrote."""
         found: set[bytes] = set()
-        last = self._log.last()
         for offset in range(low + 1, last + 1):
             if offset not in self._keys:
                 self._keys[offset] = frozenset(self._of(offset))
