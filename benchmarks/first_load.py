@@ -124,6 +124,19 @@ def _copy_by_psycopg(url: str) -> None:
 
 
 def _jdbc(bench: Bench, url: str, rows: int, partitions: int, *, against: str) -> Contender:
+    options = jdbc_options(url, rows, partitions)
+
+    def run() -> Sample:
+        spark = bench.spark
+        with bench.scratch() as folder:
+            read = spark.read.format("jdbc").options(**options)
+            return timed(lambda: read.load().write.parquet(str(folder / "lake")))
+
+    return Contender(f"PostgreSQL: Spark JDBC to Parquet, partitions: {partitions}", run, against)
+
+
+def jdbc_options(url: str, rows: int, partitions: int) -> dict[str, str]:
+    """Return the options by which Spark's JDBC reader reads the orders of *url* in *partitions* parts."""
     parts = conninfo_to_dict(url)
     options = {
         "url": f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}",
@@ -137,14 +150,7 @@ def _jdbc(bench: Bench, url: str, rows: int, partitions: int, *, against: str) -
     if partitions > 1:
         bounds = {"partitionColumn": "id", "lowerBound": "1", "upperBound": str(rows + 1)}
         options |= bounds | {"numPartitions": str(partitions)}
-
-    def run() -> Sample:
-        spark = bench.spark
-        with bench.scratch() as folder:
-            read = spark.read.format("jdbc").options(**options)
-            return timed(lambda: read.load().write.parquet(str(folder / "lake")))
-
-    return Contender(f"PostgreSQL: Spark JDBC to Parquet, partitions: {partitions}", run, against)
+    return options
 
 
 def _fetch(url: str) -> None:
