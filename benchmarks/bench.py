@@ -118,7 +118,9 @@ class Bench:
         self.console.print(f"· {text}", style="dim", highlight=False, markup=False)
 
 
-def settings(folder: Path, url: str, *, name: str = "orders", table: str = "", sinks: bool = True) -> Path:
+def settings(
+    folder: Path, url: str, *, name: str = "orders", table: str = "", sinks: bool = True, readers: int | None = None
+) -> Path:
     """Write the settings of a project in *folder* that follows table *name* of *url*; return the file."""
     lines = [
         "[source]",
@@ -130,15 +132,19 @@ def settings(folder: Path, url: str, *, name: str = "orders", table: str = "", s
     ]
     if sinks:
         lines += ["[sinks.lake]", 'format = "parquet"', f"path = {json.dumps(str(folder / 'lake'))}"]
+    if readers is not None:
+        lines += ["[backfill]", f"parallelism = {readers}"]
     path = folder / "sidecar.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 @contextlib.contextmanager
-def project(folder: Path, url: str, *, table: str = "", sinks: bool = True) -> Iterator[Sidecar]:
+def project(
+    folder: Path, url: str, *, table: str = "", sinks: bool = True, readers: int | None = None
+) -> Iterator[Sidecar]:
     """Give an open project in *folder* that follows the orders of *url*."""
-    with sidecar.open(settings(folder, url, table=table, sinks=sinks)) as sc:
+    with sidecar.open(settings(folder, url, table=table, sinks=sinks, readers=readers)) as sc:
         yield sc
 
 

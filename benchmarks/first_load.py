@@ -1,10 +1,11 @@
-"""How long does a first load take, source to Parquet, against the source's own dump and Spark's JDBC reader?"""
+"""How long does a first load take, source to Parquet, against the source's own dump, Spark's JDBC reader, and peers?"""
 
 from __future__ import annotations
 
 import sqlite3
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -13,17 +14,38 @@ from psycopg.conninfo import conninfo_to_dict
 from benchmarks import server
 from benchmarks.bench import NAMES, Bench, project
 from benchmarks.measure import Answer, Contender, Sample, take_turns, timed
+from benchmarks.peers import INGESTR, dlt, ingestr
 
 DUMP = "COPY orders TO STDOUT (FORMAT binary)"
 
 
-def ask(bench: Bench) -> Answer:
-    """Return the answer for the small table."""
+AIM = 2.0
+"""Times a COPY to nowhere, with as many readers as there are by default."""
+
+READERS = (1, 2)
+"""SQLite is read by one, whatever is asked for."""
+
+PARTITIONS = 4
+"""Spark's own, where Sidecar has to be ahead of it."""
+
+
+def ask(bench: Bench) -> list[Answer]:
+    """Return the answers for the small and the large table: of the large one, one round, without a warm one."""
+    small = _answer(bench, bench.small, "first_load", bench.runs, warm=1)
+    if bench.large == bench.small:
+        return [small]
+    return [small, _answer(bench, bench.large, "first_load_large", 1, warm=0)]
+
+
+def _answer(bench: Bench, rows: int, question: str, runs: int, *, warm: int) -> Answer:
     contenders, notes = [], []
+    peers = {"dlt, connectorx": dlt(bench.folder), f"ingestr {INGESTR}": ingestr(bench.folder)}
+    notes += [f"{name}: not run, it cannot be installed here." for name, load in peers.items() if load is None]
     if "postgresql" in bench.sources:
-        url = bench.source("postgresql", bench.small)
+        url = bench.source("postgresql", rows)
         found, copy = _copy(bench, url)
-        contenders += [found, _sidecar(bench, url, against=found.name, aim=2.5)]
+        contenders += [found]
+        contenders += [_sidecar(bench, url, n, against=found.name, aim=AIM if n > 1 else None) for n in READERS]
         notes.append(f"{found.name}: {copy}.")
         if bench.jdbc_jar is None:
             notes.append(
@@ -31,34 +53,46 @@ def ask(bench: Bench) -> Answer:
                 "PG_JDBC_JAR names its jar."
             )
         else:
-            # Their aim, below, is that we are ahead of them.
-            contenders += [_jdbc(bench, url, partitions, against=found.name) for partitions in (1, 2)]
+            # Their aim is that we are ahead of the last of them.
+            some = (1, 2, PARTITIONS) if warm else (PARTITIONS,)
+            contenders += [_jdbc(bench, url, rows, partitions, against=found.name) for partitions in some]
+        contenders += [_peer(bench, name, load, url, found.name) for name, load in peers.items() if load]
     if "sqlite" in bench.sources:
-        url = bench.source("sqlite", bench.small)
+        url = bench.source("sqlite", rows)
         fetch = Contender("SQLite: sqlite3, rows fetched and let go", lambda: timed(lambda: _fetch(url)))
-        contenders += [fetch, _sidecar(bench, url, against=fetch.name)]
+        contenders += [fetch, _sidecar(bench, url, 1, against=fetch.name)]
     notes += [
-        "Sidecar: a new project each run; poll → change log → Spark → Parquet, all durable, in a warm session.",
+        "Sidecar: a new project each run; backfill → change log → Spark → Parquet, all durable, in a warm session.",
+        "dlt, ingestr: into one Parquet file, from the start of their process on, which takes dlt 2 s to 3 s.",
         "The table has the two indexes that `sidecar check` asks for: (updated_at, id), and (deleted_at, id) WHERE "
         "deleted_at IS NOT NULL.",
     ]
-    results = take_turns(contenders, bench.runs, say=bench.say)
-    return Answer("first_load", f"First load of {bench.small:,} rows", "s", results, notes)
+    results = take_turns(contenders, runs, warm=warm, say=bench.say)
+    return Answer(question, f"First load of {rows:,} rows", "s", results, notes)
 
 
-def _sidecar(bench: Bench, url: str, *, against: str, aim: float | None = None) -> Contender:
+def _sidecar(bench: Bench, url: str, readers: int, *, against: str, aim: float | None = None) -> Contender:
     def run() -> Sample:
         with bench.scratch() as folder:
-            return load(bench, folder, url)
+            return load(bench, folder, url, readers=readers)
 
-    return Contender(f"{NAMES[url.partition(':')[0]]}: Sidecar to Parquet", run, against, aim)
+    name = NAMES[url.partition(":")[0]]
+    return Contender(f"{name}: Sidecar to Parquet, readers: {readers}", run, against, aim)
 
 
-def load(bench: Bench, folder: Path, url: str) -> Sample:
+def _peer(bench: Bench, name: str, load: Callable[[str, Path], Sample], url: str, against: str) -> Contender:
+    def run() -> Sample:
+        with bench.scratch() as folder:
+            return load(url, folder)
+
+    return Contender(f"{NAMES[url.partition(':')[0]]}: {name} to Parquet", run, against)
+
+
+def load(bench: Bench, folder: Path, url: str, *, readers: int) -> Sample:
     """Return how long a first load into *folder* takes, and its two halves: read and log, Spark."""
     spark, read = bench.spark, 0.0
     began = time.perf_counter()
-    with project(folder, url) as sc:
+    with project(folder, url, readers=readers) as sc:
 
         def note(_: object) -> None:
             nonlocal read
@@ -89,7 +123,20 @@ def _copy_by_psycopg(url: str) -> None:
             pass
 
 
-def _jdbc(bench: Bench, url: str, partitions: int, *, against: str) -> Contender:
+def _jdbc(bench: Bench, url: str, rows: int, partitions: int, *, against: str) -> Contender:
+    options = jdbc_options(url, rows, partitions)
+
+    def run() -> Sample:
+        spark = bench.spark
+        with bench.scratch() as folder:
+            read = spark.read.format("jdbc").options(**options)
+            return timed(lambda: read.load().write.parquet(str(folder / "lake")))
+
+    return Contender(f"PostgreSQL: Spark JDBC to Parquet, partitions: {partitions}", run, against)
+
+
+def jdbc_options(url: str, rows: int, partitions: int) -> dict[str, str]:
+    """Return the options by which Spark's JDBC reader reads the orders of *url* in *partitions* parts."""
     parts = conninfo_to_dict(url)
     options = {
         "url": f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}",
@@ -101,16 +148,9 @@ def _jdbc(bench: Bench, url: str, partitions: int, *, against: str) -> Contender
         "fetchsize": "10000",
     }
     if partitions > 1:
-        bounds = {"partitionColumn": "id", "lowerBound": "1", "upperBound": str(bench.small + 1)}
+        bounds = {"partitionColumn": "id", "lowerBound": "1", "upperBound": str(rows + 1)}
         options |= bounds | {"numPartitions": str(partitions)}
-
-    def run() -> Sample:
-        spark = bench.spark
-        with bench.scratch() as folder:
-            read = spark.read.format("jdbc").options(**options)
-            return timed(lambda: read.load().write.parquet(str(folder / "lake")))
-
-    return Contender(f"PostgreSQL: Spark JDBC to Parquet, partitions: {partitions}", run, against)
+    return options
 
 
 def _fetch(url: str) -> None:

@@ -6,9 +6,7 @@ import contextlib
 import json
 import sqlite3
 import subprocess
-import sys
 import threading
-import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 import psycopg
 
 import sidecar
+from benchmarks.peers import environment
 from sidecar.clock import SystemClock
 
 LOOKBACK = 5.0
@@ -164,13 +163,4 @@ class Dlt:
 
 def dlt_python(folder: Path) -> Path | None:
     """Return a Python that has dlt, installed into *folder* if it is not there; None if it cannot be had."""
-    python = folder / "dlt" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    ready = folder / "dlt" / "ready"
-    if not ready.exists():
-        venv.create(folder / "dlt", with_pip=True, clear=True)
-        wanted = ["dlt[duckdb]", "psycopg[binary]", "sqlalchemy"]
-        done = subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=False, capture_output=True)
-        if done.returncode:
-            return None
-        ready.touch()
-    return python
+    return environment(folder, "dlt", ["dlt[duckdb]", "psycopg[binary]", "sqlalchemy"])

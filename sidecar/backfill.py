@@ -104,14 +104,14 @@ def write(
     scope: Scope,
     clock: Clock,
     fits: Callable[[], None],
-    passed: Callable[[int], frozenset[bytes]],
+    passed: Callable[[int, int], frozenset[bytes]],
     held: Callable[[int], Mapping[bytes, bytes]],
 ) -> Step | None:
     """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more, or
     if the source numbers its versions anew since: what the chunk's say would be taken for what they are today.
 
-    *passed* gives the keys that the log holds after an offset, otherwise than by the backfill itself; *held*, what the
-    newest row of each key is up to an offset (`renumbered.newest`).
+    *passed* gives the keys that the log holds after an offset, up to another, otherwise than by the backfill itself;
+    *held*, what the newest row of each key is up to an offset (`renumbered.newest`).
     """
     tracked, mark = chunk.page.tracked, store.watermark(chunk.table)
     if mark is None or mark.job is None or (mark.job.id, mark.job.part) != (chunk.job, chunk.part):
@@ -120,7 +120,7 @@ def write(
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
-    own = merged(found, mark.job, passed(chunk.low), polled=polled)
+    own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=polled)
     if mark.job.closed is not None and mark.job.since is None and own.version is not None:
         # Numbers tell no more which of these polls have read since the backfill began.
         own = own.take(~renumbered.unchanged(own, held(chunk.low)))
@@ -182,10 +182,9 @@ class Passed:
         self._keys: dict[int, frozenset[bytes]] = {}
         self.held = functools.cache(functools.partial(renumbered.newest, tracked, log))
 
-    def __call__(self, low: int) -> frozenset[bytes]:
-        """Return the keys in segments after *low* that no backfill wrote."""
+    def __call__(self, low: int, last: int) -> frozenset[bytes]:
+        """Return the keys in segments after *low*, up to *last*, that no backfill wrote."""
         found: set[bytes] = set()
-        last = self._log.last()
         for offset in range(low + 1, last + 1):
             if offset not in self._keys:
                 self._keys[offset] = frozenset(self._of(offset))

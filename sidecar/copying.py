@@ -22,8 +22,8 @@ from sidecar.errors import SidecarError
 from sidecar.model import Memory, Page, Position
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
-TARGET = 0.5
-"""Seconds that reading one chunk should take, where nothing is said of its size."""
+TARGET = 0.25
+"""Seconds that reading one chunk should take, where nothing is said of its size: polls wait for what writes it down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,7 @@ class Copying:
 
     def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
         known: set[str] = set()
+        limits: dict[str, int] = {}
         while not self._stop.is_set():
             try:
                 work = self._works.get_nowait()
@@ -162,20 +163,26 @@ class Copying:
                 with failing(tracked.name):
                     connector.horizon(tracked, work.memory)
                 known.add(tracked.name)
-            yield from self._span(connector, work)
+            yield from self._span(connector, work, limits)
 
-    def _span(self, connector: SourceConnector, work: Work) -> Iterator[Chunk]:
+    def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
+        """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
         page, tracked = work.page, work.page.tracked
+        if work.adaptive:
+            page = dataclasses.replace(page, limit=limits.get(tracked.name, page.limit))
         while True:
             began = self._clock.monotonic()
             with failing(tracked.name):
                 data = connector.read(page)
+            # Not what comes after: a chunk may wait long for its turn, and tells nothing of the source by that.
+            seconds = self._clock.monotonic() - began
             faults.point("chunk-read")
             yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
             if len(data) < page.limit or self._stop.is_set():
                 return
             after: Position = codec.position(data.slice(len(data) - 1), tracked.key)
-            limit = adapted(page.limit, self._clock.monotonic() - began) if work.adaptive else page.limit
+            limit = adapted(page.limit, seconds) if work.adaptive else page.limit
+            limits[tracked.name] = limit
             page = dataclasses.replace(page, after=after, limit=limit)
 
     def _put(self, what: Chunk | BaseException | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, loss, loss_writers, poll_cost, poll_size, tie, tied_rows, workload
+from benchmarks import idle, latency, loss, loss_writers, peers, poll_cost, poll_size, tie, tied_rows, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
@@ -117,6 +118,23 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     assert [r.name for r in cold.results] == ["python -c pass", "SQLite: sidecar run --once"]
     assert [r.name for r in warm.results] == ["SQLite: poll"]
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_the_latency_of_a_loop_that_backfills_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "SECONDS", 0.6)
+    monkeypatch.setattr(latency, "SETTLED", 0.0)
+    monkeypatch.setattr(latency, "CASES", latency.CASES[:3])
+    answer = latency.ask(bench)
+    quiet = "SQLite: no backfill"
+    assert [r.against for r in answer.results] == [None, quiet, quiet]
+    assert all({"p50", "running", "poll p50", "poll p99"} == set(r.parts) for r in answer.results)
+    assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_a_peer_says_why_it_failed_and_what_memory_it_took(tmp_path: Path) -> None:
+    assert peers._run([sys.executable, "-c", "pass"], tmp_path).parts["peak MB"] > 0
+    with pytest.raises(RuntimeError, match="exit code 3: no table"):
+        peers._run([sys.executable, "-c", "import sys; print('no table', file=sys.stderr); sys.exit(3)"], tmp_path)
 
 
 def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

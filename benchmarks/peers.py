@@ -1,0 +1,103 @@
+"""Other tools that copy a table into Parquet, each in an environment of its own; not all can be had everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.measure import Sample, timed
+
+QUIET = {"RUNTIME__DLTHUB_TELEMETRY": "false", "DISABLE_TELEMETRY": "true", "INGESTR_DISABLE_TELEMETRY": "true"}
+
+DLT = """
+import sys, dlt
+from dlt.sources.sql_database import sql_table
+url, folder = sys.argv[1:]
+lake = dlt.destinations.filesystem("file://" + folder + "/lake")
+pipeline = dlt.pipeline("load", pipelines_dir=folder + "/pipelines", destination=lake, dataset_name="orders")
+# As its documentation has it for large tables: without a stream, all of the table is in memory at once.
+stream = {"return_type": "arrow_stream", "batch_size": 100_000}
+pipeline.run(
+    sql_table(url, table="orders", backend="connectorx", backend_kwargs=stream), loader_file_format="parquet"
+)
+"""
+INGESTR = "0.15.9"
+"""The last one in whose package the program itself is; later ones fetch it from elsewhere at their first start."""
+
+
+def environment(folder: Path, name: str, wanted: Sequence[str]) -> Path | None:
+    """Return a Python that has *wanted*, installed into *folder* if it is not there; None if it cannot be had."""
+    python = folder / name / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    ready = folder / name / "ready"
+    if not ready.exists():
+        venv.create(folder / name, with_pip=True, clear=True)
+        done = subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=False, capture_output=True)
+        if done.returncode:
+            return None
+        ready.touch()
+    return python
+
+
+def dlt(folder: Path) -> Callable[[str, Path], Sample] | None:
+    """Return what loads the orders of a URL into a folder by dlt, with its backend that reads by connectorx."""
+    wanted = ["dlt[filesystem,parquet,sql-database]", "connectorx", "psycopg[binary]"]
+    python = environment(folder, "dlt-parquet", wanted)
+    if python is None:
+        return None
+
+    def load(url: str, into: Path) -> Sample:
+        url = url.replace("postgresql://", "postgresql+psycopg://")
+        return _run([str(python), "-c", DLT, url, str(into)], into)
+
+    return load
+
+
+def ingestr(folder: Path) -> Callable[[str, Path], Sample] | None:
+    """Return what loads the orders of a URL into a folder by ingestr."""
+    python = environment(folder, "ingestr", [f"ingestr=={INGESTR}"])
+    if python is None:
+        return None
+    program = str(python.with_name("ingestr"))
+    if subprocess.run([program, "--version"], check=False, capture_output=True).returncode:
+        return None
+
+    def load(url: str, into: Path) -> Sample:
+        lite = url.startswith("sqlite")
+        source = ["--source-uri", url, "--source-table", "main.orders" if lite else "public.orders"]
+        target = ["--dest-uri", f"parquet://{into / 'orders.parquet'}", "--dest-table", "main.orders"]
+        return _run([program, "ingest", *source, *target, "--yes", "--progress", "log"], into)
+
+    return load
+
+
+# A process's peak is known to its parent once it has ended, and only as the greatest of all its children's: so each
+# runs below a parent of its own.
+_MEASURED = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(json.dumps([done.returncode, peak, (done.stderr or done.stdout)[-400:]]))
+"""
+
+
+def _run(command: Sequence[str], folder: Path) -> Sample:
+    """Run *command*, and return how long it took; its peak of memory, in MB, is a part of that."""
+    answer: list[str] = []
+    whole = [sys.executable, "-c", _MEASURED, *command]
+
+    def run() -> None:
+        done = subprocess.run(
+            whole, check=True, capture_output=True, text=True, cwd=folder, env={**os.environ, **QUIET}
+        )
+        answer.append(done.stdout)
+
+    sample = timed(run)
+    code, peak, said = json.loads(answer[0])
+    if code:
+        raise RuntimeError(f"{Path(command[0]).name} ended with exit code {code}: {said}")
+    return Sample(sample.value, {"peak MB": peak * 1024 / 1e6})
