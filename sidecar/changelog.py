@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ class ChangeLog:
     def __init__(self, root: Path, table: str) -> None:
         self.table = table
         self.folder = root / filename(table)
+        self.staging = self.folder / "_staging"
+        """Where Spark's executors put chunks of a backfill until they are merged; worth nothing to another process."""
         self._newest: tuple[int, pa.Schema, int, int] | None = None
 
     def list(self, since: int = 0, until: int | None = None) -> Segments:
@@ -194,6 +197,7 @@ class ChangeLog:
         """Remove what a killed writer left half-written, and what a killed drop left standing."""
         for aside in (*self.folder.glob(".*.tmp"), *self.folder.glob("_positions/.*.tmp")):
             aside.unlink(missing_ok=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
         floor = self.floor()
         for segment in self.standing():
             if segment.offset <= floor:

@@ -157,8 +157,9 @@ class SinkSettings(_Section):
 
 
 class BackfillSettings(_Section):
-    """[backfill]: how existing rows are read: by how many connections, how fast, and when not. Microseconds."""
+    """[backfill]: how existing rows are read: where, by how many connections, how fast, and when not. Microseconds."""
 
+    engine: Literal["local", "spark"] = "local"
     parallelism: Integer = 2
     copy_phase: Micros = 3600 * SECOND
     max_rows_per_second: Integer | None = None

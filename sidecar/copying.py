@@ -2,17 +2,19 @@
 
 Each reader has a connection of its own and takes one span after the other; what it has read waits in a queue that holds
 one chunk a reader. So a source that allows it is read by several connections at once, memory holds at most two chunks a
-reader, and whoever writes the chunks down is free to poll in between.
+reader, and whoever writes the chunks down is free to poll in between. Readers on other machines: `spark_copying.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from sidecar import codec, faults
 from sidecar.backfill import Chunk
@@ -20,6 +22,9 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError
 from sidecar.model import Memory, Page, Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
 TARGET = 0.25
@@ -38,6 +43,10 @@ class Work:
     memory: Memory
     adaptive: bool
     era: str | None = None
+
+
+Ready: TypeAlias = Chunk | Callable[[], Chunk]
+"""What has been read: in memory, or to be fetched once it is its turn."""
 
 
 class Failed(Exception):
@@ -59,7 +68,7 @@ class Copying:
         self._stack = contextlib.ExitStack()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._chunks: queue.Queue[Chunk | BaseException | None] = queue.Queue(max(1, readers))
+        self._chunks: queue.Queue[Ready | BaseException | None] = queue.Queue(max(1, readers))
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Chunk] | None = None
         self._reading = 0
@@ -94,13 +103,7 @@ class Copying:
             other = self._connect()
             self._stack.callback(other.close)
             connectors.append(other)
-        self._reading = len(connectors)
-        for number, connector in enumerate(connectors):
-            thread = threading.Thread(
-                target=self._read, args=(connector, number > 0), name=f"sidecar-copy-{number}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+        self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(connectors)])
 
     def next(self, timeout: float) -> Chunk | None:
         """Return the next chunk, once it has been read; None if none is after *timeout* seconds, or ever (`is_over`).
@@ -122,7 +125,8 @@ class Copying:
         if found is None:
             self._reading -= 1
             self.is_over = self._reading == 0
-        return found
+            return None
+        return found if isinstance(found, Chunk) else found()
 
     def close(self) -> None:
         """Stop reading, and let go of the view and the connections. What has been read and not handed on is dropped."""
@@ -134,29 +138,45 @@ class Copying:
                 thread.join(0.01)
         self._stack.close()
 
-    def _read(self, connector: SourceConnector, joins: bool) -> None:
-        """Read span after span, until there is no more; a reader's last word is None, or what went wrong."""
+    def _start(self, readers: Sequence[Callable[[], Iterator[Ready]]]) -> None:
+        """Let each of *readers* read in a thread of its own."""
+        self._reading = len(readers)
+        for number, reader in enumerate(readers):
+            thread = threading.Thread(target=self._read, args=(reader,), name=f"sidecar-copy-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _read(self, reader: Callable[[], Iterator[Ready]]) -> None:
+        """Hand on all that *reader* reads; its last word is None, or what went wrong."""
         last: BaseException | None = None
         try:
-            with contextlib.ExitStack() as view:
-                if joins:
-                    with failing(self._first):
-                        view.enter_context(connector.join(self._name or ""))
-                for chunk in self._all(connector):
-                    self._put(chunk)
+            for ready in reader():
+                self._put(ready)
         except BaseException as error:
             # Raised where the chunk is waited for.
             last = error
         self._put(last)
 
+    def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Chunk]:
+        with contextlib.ExitStack() as view:
+            if joins:
+                with failing(self._first):
+                    view.enter_context(connector.join(self._name or ""))
+            yield from self._all(connector)
+
+    def _next_work(self) -> Work | None:
+        """Return the next span that nobody reads yet; None if there is none, or there is no time for it."""
+        if self._stop.is_set():
+            return None
+        try:
+            return self._works.get_nowait()
+        except queue.Empty:
+            return None
+
     def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
         known: set[str] = set()
         limits: dict[str, int] = {}
-        while not self._stop.is_set():
-            try:
-                work = self._works.get_nowait()
-            except queue.Empty:
-                return
+        while (work := self._next_work()) is not None:
             tracked = work.page.tracked
             if tracked.name not in known:
                 # What the connector has found out about the table's cursors is in its memory.
@@ -167,25 +187,24 @@ class Copying:
 
     def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
         """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
-        page, tracked = work.page, work.page.tracked
+        name, page = work.page.tracked.name, work.page
         if work.adaptive:
-            page = dataclasses.replace(page, limit=limits.get(tracked.name, page.limit))
-        while True:
-            began = self._clock.monotonic()
-            with failing(tracked.name):
+            page = dataclasses.replace(page, limit=limits.get(name, page.limit))
+        after: Page | None = page
+        while after is not None:
+            page, began = after, self._clock.monotonic()
+            with failing(name):
                 data = connector.read(page)
             # Not what comes after: a chunk may wait long for its turn, and tells nothing of the source by that.
             seconds = self._clock.monotonic() - began
             faults.point("chunk-read")
-            yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
-            if len(data) < page.limit or self._stop.is_set():
+            yield chunk_of(work, page, data)
+            if self._stop.is_set():
                 return
-            after: Position = codec.position(data.slice(len(data) - 1), tracked.key)
-            limit = adapted(page.limit, seconds) if work.adaptive else page.limit
-            limits[tracked.name] = limit
-            page = dataclasses.replace(page, after=after, limit=limit)
+            after = following(work, page, data, seconds)
+            limits[name] = page.limit if after is None else after.limit
 
-    def _put(self, what: Chunk | BaseException | None) -> None:
+    def _put(self, what: Ready | BaseException | None) -> None:
         while not self._stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._chunks.put(what, timeout=0.1)
@@ -199,6 +218,20 @@ def failing(table: str) -> Iterator[None]:
         yield
     except SidecarError as error:
         raise Failed(table, error) from error
+
+
+def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
+    """Return *data*, which was read of *work* as *page*, as it is handed on."""
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
+
+
+def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:
+    """Return the page after *page*, of which *data* was read in *seconds*; None at the end of its span."""
+    if len(data) < page.limit:
+        return None
+    after: Position = codec.position(data.slice(len(data) - 1), page.tracked.key)
+    limit = adapted(page.limit, seconds) if work.adaptive else page.limit
+    return dataclasses.replace(page, after=after, limit=limit)
 
 
 def adapted(limit: int, seconds: float) -> int:

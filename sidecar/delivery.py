@@ -54,6 +54,17 @@ class Delivery:
             while not self._stop.is_set() and self._deliver(sink, tracked):
                 pass
 
+    def session(self) -> SparkSession:
+        """Return the session that was handed in, or one that is started now and stopped by `close`."""
+        if self._spark is None:
+            from sidecar import spark
+
+            settings = self._sidecar.settings.spark
+            conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
+            self._spark = spark.session(config=conf)
+            self._own_spark = True
+        return self._spark
+
     def close(self) -> None:
         """Stop the Spark that was started here."""
         if self._own_spark and self._spark is not None:
@@ -88,7 +99,7 @@ class Delivery:
                 if not batch.replay:
                     batch = Batch(name, batch.first, self._end(log, position.acknowledged, last))
                 consumers.intend(log, store, sink.name, batch.last)
-                frame = feed.dataframe(self._session(), log, position.acknowledged, batch.last)
+                frame = feed.dataframe(self.session(), log, position.acknowledged, batch.last)
                 sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
@@ -110,16 +121,6 @@ class Delivery:
             if size >= self._batch_bytes or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last
-
-    def _session(self) -> SparkSession:
-        if self._spark is None:
-            from sidecar import spark
-
-            settings = self._sidecar.settings.spark
-            conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-            self._spark = spark.session(config=conf)
-            self._own_spark = True
-        return self._spark
 
 
 def _sinks(settings: Settings) -> Iterator[Sink]:

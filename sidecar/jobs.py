@@ -17,7 +17,7 @@ from sidecar import backfill, faults, purge, quarantine
 from sidecar.backfill import Passed
 from sidecar.changes import check_schema
 from sidecar.config import source
-from sidecar.connector import SourceConnector, connect
+from sidecar.connector import Source, SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
@@ -27,6 +27,8 @@ from sidecar.requests import Request, Requests
 from sidecar.throttle import Throttle
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from sidecar.project import Sidecar
 
 log_ = logging.getLogger("sidecar")
@@ -54,8 +56,10 @@ class Jobs:
         stop: threading.Event,
         failed: Callable[[str, SidecarError], None],
         looked_anew: Callable[[str], bool],
+        session: Callable[[], SparkSession],
     ) -> None:
         self._sidecar, self._stop, self._failed, self._looked_anew = sidecar, stop, failed, looked_anew
+        self._session = session
         self.requests = Requests(sidecar.settings.state.path)
         self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
         self._copying: Copying | None = None
@@ -165,7 +169,7 @@ class Jobs:
         # Before the view is taken: what polls deliver from here on may be newer than it.
         lows = {t.name: self._sidecar.log(t.name).last() for t, _ in settled}
         with failing(settled[0][0].name):
-            copying = Copying(self._connect, self._sidecar.clock, settings.parallelism, shared=shared)
+            copying = self._copy(shared=shared)
         self._copying = copying
         works: list[Work] = []
         for tracked, request in settled:
@@ -184,14 +188,24 @@ class Jobs:
             for number, page in backfill.pages(tracked, job, request.scope, size):
                 adaptive = tracked.chunk_size is None
                 works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
-        try:
+        with failing(settled[0][0].name):
             copying.begin(works)
-        except SidecarError as error:
-            raise Failed(settled[0][0].name, error) from error
         return _NOTHING
 
+    def _copy(self, *, shared: bool) -> Copying:
+        settings, clock = self._sidecar.settings.backfill, self._sidecar.clock
+        if settings.engine == "local":
+            return Copying(self._connect, clock, settings.parallelism, shared=shared)
+        from sidecar.spark_copying import Abroad, SparkCopying
+
+        abroad = Abroad(self._source(), self._session, lambda table: self._sidecar.log(table).staging)
+        return SparkCopying(self._connect, clock, settings.parallelism, abroad, shared=shared)
+
+    def _source(self) -> Source:
+        return source(self._sidecar.settings, self._sidecar.clock)
+
     def _connect(self) -> SourceConnector:
-        return connect(source(self._sidecar.settings, self._sidecar.clock))
+        return connect(self._source())
 
     def _job(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         mark = self._sidecar.store.watermark(tracked.name)

@@ -90,7 +90,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop, self._failed)
-        self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew)
+        self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -124,6 +124,7 @@ class Runner:
             self._copy(None, results)
         finally:
             self._jobs.close()
+            self._delivery.close()
         for name, result in results.items():
             result.join(self.catch_up(self.sidecar.tracked[name]))
             result.error = result.error or self._errors.get(name)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 from sidecar import backfill, jobs
@@ -103,7 +103,10 @@ class Told(Jobs):
     """Jobs of one world that tell of what they begin and finish."""
 
     def __init__(self, copier: Copier, opened: Any) -> None:
-        super().__init__(opened, threading.Event(), copier.failed, lambda _: False)
+        def no_session() -> NoReturn:
+            raise AssertionError("chunks are read here")
+
+        super().__init__(opened, threading.Event(), copier.failed, lambda _: False, no_session)
         self._copier = copier
 
     def _connect(self) -> SourceConnector:
