@@ -90,7 +90,7 @@ def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple
 
     SettingsError names the first one that is no key of the table.
     """
-    split = [next(csv.reader([key]), []) if isinstance(key, str) else list(key) for key in keys]
+    split = [next(csv.reader([key]), None) or [""] if isinstance(key, str) else list(key) for key in keys]
     if not split:
         raise SettingsError(f'table "{tracked.name}": no keys are given')
     for values in split:
@@ -125,8 +125,10 @@ def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
     for value in values:
         try:
             array = pa.array([value]) if not isinstance(value, str) else pa.array([value]).cast(column.arrow)
+            if value is None:
+                raise pa.ArrowInvalid("no key is NULL")
             found.append(codec.plain(array.cast(column.arrow))[0])
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
             kind = column.type or column.arrow
             raise SettingsError(
                 f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'

@@ -22,7 +22,7 @@ from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
-from sidecar.poll import Step, fresh_watermark, positioned
+from sidecar.poll import Step, fresh_watermark, looked, positioned
 from sidecar.requests import Request, Requests
 from sidecar.throttle import Throttle
 
@@ -208,7 +208,11 @@ class Jobs:
         return connect(self._source())
 
     def _job(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
-        mark = self._sidecar.store.watermark(tracked.name)
+        log, store = self._sidecar.log(tracked.name), self._sidecar.store
+        mark = store.watermark(tracked.name)
+        if mark is not None and not backfill.is_new(mark):
+            # A chunk's versions are those of this view: under another numbering they would say nothing of polls.
+            mark, _ = looked(connector, tracked, log, store, mark)
         if mark is not None and mark.job is not None:
             return mark.job if self._stands(tracked, request) else None
         return self._begin(connector, tracked, request)

@@ -78,11 +78,7 @@ def poll(
         expected = connector.estimate(tracked) if mark.polled is None else None
         if tracked.backfill_added and _has_more_columns(tracked, log):
             mark = _read_again(connector, tracked, log, store, mark)
-        # What an interrupted poll has seen is newer than what the one before it has.
-        view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
-        if renumbered.is_renumbered(mark, view):
-            fits()
-            mark = _begin_anew(tracked, log, store, mark, view)
+        mark, view = looked(connector, tracked, log, store, mark)
         if known is None and not tracked.auto_backfill:
             mark = _begin_from_now(connector, tracked, log, store, view)
         held = functools.cache(lambda until: renumbered.newest(tracked, log, until))
@@ -203,6 +199,18 @@ def _begin_from_now(
     log.append(mark.offset, empty, mark, NOTHING, committed=view.now, origin="poll")
     store.save(tracked.name, mark, NOTHING)
     return mark
+
+
+def looked(
+    connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
+) -> tuple[Watermark, Horizon]:
+    """Return *mark* as it stands under the numbering of today's view, and that."""
+    # What an interrupted poll has seen is newer than what the one before it has.
+    view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
+    if renumbered.is_renumbered(mark, view):
+        check_schema(tracked, log)
+        mark = _begin_anew(tracked, log, store, mark, view)
+    return mark, view
 
 
 def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, view: Horizon) -> Watermark:

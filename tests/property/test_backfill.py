@@ -211,6 +211,22 @@ class Backfill(Promise):
 class BackfillOnPostgres(Backfill, PromiseOnPostgres):
     """And what only PostgreSQL does."""
 
+    @rule(key=keys, shape=shapes, lost=st.integers(1, 3), seen=st.booleans())
+    def the_server_fails_over_while_chunks_wait(self, key: int, shape: int, lost: int, seen: bool) -> None:
+        """What they say of versions is over: the key's next one may get the number that its last one had."""
+        self.a_row_is_written(0, key, 0, "bump", shape)
+        self.a_poll()
+        self.follower.ask()
+        self.follower.take_view()
+        for reader in (*range(READERS), *range(READERS)):
+            self.follower.read_chunk(reader)
+        self.the_server_fails_over(lost, seen=seen, writers_too=False)
+        self.a_poll()
+        for reader in (*range(READERS), *range(READERS)):
+            self.a_chunk_is_written(reader)
+        self.a_row_is_written(0, key, 0, "bump", shape)
+        self.a_poll()
+
 
 def consistent(machine: type[Backfill]) -> type[Backfill]:
     return type(machine.__name__, (machine,), {"consistent": True})

@@ -1,0 +1,180 @@
+"""What follows a backfill with a purge, and what a parent's change makes of its children."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sidecar
+from tests.cases.harness import Project, kinds
+from tests.conftest import SQLiteFile
+
+OLD = "2024-05-01 10:00:00"
+
+
+def purged(project: Project, **scope: Any) -> list[tuple[Any, ...]]:
+    """Return the deletes of a backfill with a purge."""
+    with sidecar.open(project.path) as sc:
+        sc.request_backfill("items", purge=True, **scope)
+    found = project.poll()["items"]
+    return kinds([row for row in found if row["_change_type"] == "delete"], "id")
+
+
+@pytest.fixture
+def items(tmp_path: Path, sqlite_db: SQLiteFile) -> Project:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, n INTEGER, updated_at TEXT NOT NULL, deleted_at TEXT)")
+    s1.executemany("INSERT INTO items VALUES (?, ?, ?, NULL)", [(n, n, OLD) for n in range(8)])
+    return Project(tmp_path, sqlite_db.url, {"items": {"chunk_size": 3}})
+
+
+def test_only_what_is_gone_is_purged(items: Project, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.execute(f"UPDATE items SET deleted_at = '{OLD}' WHERE id IN (1, 2)")
+    items.poll()
+    s1.execute("DELETE FROM items WHERE id IN (2, 3, 4)")
+    # 2 stands in the log as deleted already; 1 is there, and flagged.
+    assert purged(items) == [("delete", 1), ("delete", 3), ("delete", 4)]
+    last = {row["id"]: row["_change_type"] for row in items.rows("items")}
+    assert {key for key, kind in last.items() if kind == "delete"} == {1, 2, 3, 4}
+
+
+def test_a_purge_of_keys_is_of_these_alone(items: Project, sqlite_db: SQLiteFile) -> None:
+    items.poll()
+    sqlite_db.connection.execute("DELETE FROM items WHERE id IN (3, 4)")
+    assert purged(items, keys=["4", "5", "99"]) == [("delete", 4)]
+    assert purged(items) == [("delete", 3)]
+
+
+def test_a_purged_key_that_comes_back_as_it_was_is_delivered(items: Project, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    # Stamped in the future: no poll closes it, so it is remembered as long as it is there.
+    s1.execute("INSERT INTO items VALUES (100, 1, '2999-01-01 00:00:00', NULL)")
+    items.poll()
+    items.poll()
+    s1.execute("DELETE FROM items WHERE id = 100")
+    assert purged(items) == [("delete", 100)]
+    s1.execute("INSERT INTO items VALUES (100, 1, '2999-01-01 00:00:00', NULL)")
+    assert [row["id"] for row in items.poll()["items"]] == [100]
+
+
+def test_a_purge_spans_columns_that_have_changed(items: Project, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    items.poll()
+    s1.execute("ALTER TABLE items ADD COLUMN more TEXT")
+    s1.execute(f"INSERT INTO items VALUES (50, 1, '{OLD}', NULL, 'm')")
+    items.poll()
+    s1.execute("DELETE FROM items WHERE id IN (0, 50)")
+    assert purged(items) == [("delete", 0), ("delete", 50)]
+    found = {r["id"]: (r["n"], r["more"]) for r in items.rows("items") if r["_change_type"] == "delete"}
+    assert found == {0: (0, None), 50: (1, "m")}, "a delete carries the last row that was known"
+
+
+def test_rows_that_are_set_aside_are_not_purged(items: Project, sqlite_db: SQLiteFile) -> None:
+    items.tables = {"items": {"chunk_size": 3, "on_bad_value": "quarantine"}}
+    items.write()
+    items.poll()
+    sqlite_db.connection.execute("UPDATE items SET n = 'x' WHERE id = 5")
+    sqlite_db.connection.execute("DELETE FROM items WHERE id = 6")
+    assert purged(items) == [("delete", 6)]
+
+
+def test_a_purge_is_of_what_retention_has_left(items: Project, sqlite_db: SQLiteFile) -> None:
+    items.poll()
+    sqlite_db.connection.execute(f"INSERT INTO items VALUES (50, 1, '{OLD}', NULL)")
+    items.poll()
+    items.write(state={"path": "state", "retention": "1us"})
+    assert items.cli("run", "--once").code == 0
+    with sidecar.open(items.path, read_only=True) as sc:
+        assert sc.log("items").floor() > 0
+    sqlite_db.connection.execute("DELETE FROM items WHERE id = 50")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        floor = sc.log("items").floor()
+    found = [r for r in items.poll()["items"] if r["_change_type"] == "delete"]
+    assert [r["id"] for r in found] == [50]
+    assert floor
+
+
+# -- fan-out -----------------------------------------------------------------------------------------------------------
+
+
+class Family(Project):
+    """Customers, whose changes bring their orders again."""
+
+    theirs = "id"
+
+    def write(self, **sections: Any) -> None:
+        super().write(**sections)
+        refresh = f'[[tables.orders.refresh_on]]\ntable = "customers"\non = {{ customer = "{self.theirs}" }}\n'
+        self.path.write_text(self.path.read_text() + refresh)
+
+
+@pytest.fixture
+def family(tmp_path: Path, sqlite_db: SQLiteFile) -> Family:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, code TEXT, name TEXT, updated_at TEXT NOT NULL)")
+    s1.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, code TEXT, updated_at TEXT NOT NULL)")
+    s1.executemany("INSERT INTO customers VALUES (?, ?, 'n', ?)", [(n, f"{n:03}", OLD) for n in range(4)])
+    s1.executemany(
+        "INSERT INTO orders VALUES (?, ?, ?, ?)", [(n, n % 4 or None, f"{n % 4:03}", OLD) for n in range(12)]
+    )
+    return Family(tmp_path, sqlite_db.url, {"customers": {}, "orders": {"chunk_size": 2}})
+
+
+def run(project: Project, table: str = "orders") -> list[tuple[Any, ...]]:
+    """Run once, with all that a run does; return the keys and origins that came to *table*."""
+    before = len(project.rows(table)) if (project.folder / "state" / "log" / table).exists() else 0
+    found = project.cli("run", "--once")
+    assert found.code == 0, found.text
+    return sorted((row["id"], row["_origin"]) for row in project.rows(table)[before:])
+
+
+def test_children_come_again_in_the_run_that_sees_their_parent_change(family: Family, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    assert len(run(family)) == 12, "at first sight nothing comes twice"
+    assert run(family) == []
+    s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id IN (0, 2)")
+    # Nobody's customer is 0: theirs is NULL.
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert run(family) == []
+    s1.execute("UPDATE customers SET name = 'o', updated_at = '2024-05-03 10:00:00' WHERE id = 0")
+    assert run(family) == []
+
+
+def test_what_a_backfill_of_the_parent_delivers_is_no_change(family: Family) -> None:
+    run(family)
+    with sidecar.open(family.path) as sc:
+        sc.request_backfill("customers")
+    assert run(family) == []
+
+
+def test_columns_of_other_types_are_compared_in_the_childs(family: Family, sqlite_db: SQLiteFile) -> None:
+    family.theirs = "code"
+    family.write()
+    run(family)
+    s1 = sqlite_db.connection
+    s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 3")
+    assert [key for key, _ in run(family)] == [3, 7, 11]
+    s1.execute("UPDATE customers SET code = 'x', updated_at = '2024-05-03 10:00:00' WHERE id = 3")
+    found = family.cli("run", "--once")
+    assert found.code != 0
+    assert 'column "code" of table "customers" cannot be compared' in found.err
+
+
+def test_retention_waits_for_children(family: Family, sqlite_db: SQLiteFile) -> None:
+    run(family)
+    family.write(state={"path": "state", "retention": "1us"})
+    s1 = sqlite_db.connection
+    for number in range(3):
+        s1.execute(f"UPDATE customers SET name = 'm', updated_at = '2024-05-0{number + 2} 10:00:00' WHERE id = 1")
+        family.poll()  # no run: the children do not follow
+    with sidecar.open(family.path) as sc:
+        assert sc.log("customers").floor() == 0
+    for _ in range(2):
+        assert family.cli("run", "--once").code == 0
+    with sidecar.open(family.path, read_only=True) as sc:
+        assert [b.written for b in sc.backfills("orders") if b.kind == "refresh"] == [3]
+        assert sc.log("customers").floor() > 0
