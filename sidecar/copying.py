@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
-TARGET = 0.25
-"""Seconds that reading one chunk should take, where nothing is said of its size: polls wait for what writes it down."""
+TARGET = 0.5
+"""Seconds that reading one chunk should take, where nothing is said of its size."""
 
 
 @dataclass(frozen=True, slots=True)
