@@ -105,14 +105,19 @@ class SparkCopying(Copying):
 
     def _turns(self, spark: SparkSession) -> Iterator[Ready]:
         _tag(spark, self._id)
+        limits: dict[str, int] = {}
         while (work := self._next_work()) is not None:
+            name = work.page.tracked.name
             page: Page | None = work.page
+            if work.adaptive:
+                page = dataclasses.replace(work.page, limit=limits.get(name, work.page.limit))
             while page is not None and not self._stop.is_set():
                 turn = self._turn(spark, work, page)
                 for staged in turn.staged:
+                    limits[name] = staged.page.limit
                     yield functools.partial(_fetch, work, staged)
                 if turn.error is not None:
-                    raise Failed(page.tracked.name, turn.error)
+                    raise Failed(name, turn.error)
                 page = turn.page
 
     def _turn(self, spark: SparkSession, work: Work, page: Page) -> Turn:

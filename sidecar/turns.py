@@ -77,10 +77,11 @@ def take(order: Order) -> str:
                 while page is not None and len(staged) < order.chunks and left > 0 and clock.monotonic() < end:
                     began = clock.monotonic()
                     data = connector.read(page)
+                    took = clock.monotonic() - began
                     staged.append((page.limit, _packed(page), _put(folder, data)))
                     faults.point("chunk-read")
                     left -= data.nbytes
-                    page = following(order.work, page, data, clock.monotonic() - began)
+                    page = following(order.work, page, data, took)
         finally:
             connector.close()
     except SidecarError as found:

@@ -206,12 +206,23 @@ def test_a_killed_run_goes_on_and_its_files_are_swept_up(pg: Database, admin: Co
     assert (done.state, done.read, done.written) == ("done", ROWS, ROWS)
 
 
+def spark_home(folder: Path) -> Path:
+    """Return a Spark of links to the installed one: a local cluster's executors leave what they log beside it."""
+    import pyspark
+
+    home = folder / "spark"
+    home.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        (home / path.name).symlink_to(path)
+    return home
+
+
 @pytest.mark.parametrize("master", ["local[2]", "local[2,4]", "local-cluster[2,1,1024]"])
 def test_executors_that_die_repeat_nothing(pg: Database, admin: Connection, tmp_path: Path, master: str) -> None:
     fill(admin)
     path = project(tmp_path, pg.reader_url, more=f'[spark]\nmaster = "{master}"\n')
     # Each Python worker dies in the middle of a turn, the tenth chunk lying there; another one begins that turn anew.
-    done = by_process(path, SIDECAR_CRASH_AT="chunk-read:10")
+    done = by_process(path, SIDECAR_CRASH_AT="chunk-read:10", SPARK_HOME=str(spark_home(tmp_path)))
     # Where a task has one attempt, it is Sidecar that tries again.
     assert ("Trying again" in done.stderr) == (master == "local[2]"), done
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done

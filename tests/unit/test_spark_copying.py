@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import pickle
@@ -199,6 +200,12 @@ def test_spans_are_read_by_turns_each_in_order_and_nothing_is_left(tmp_path: Pat
     assert by_span == {0: [*range(1, 41)], 1: [41], 2: [*range(42, 101)]}
     assert set(NumbersConnector.joined) == {"view-1"}
     assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_a_span_begins_with_the_size_that_the_last_one_has_come_to(tmp_path: Path) -> None:
+    works = [dataclasses.replace(w, adaptive=True) for w in (work(0, None, 60), work(1, 60, None))]
+    found = list(chunks(copying(tmp_path, readers=1), *works))
+    assert [c.page.limit for c in found] == [7, 14, 28, 56, 56]
 
 
 def test_an_attempt_that_was_made_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
