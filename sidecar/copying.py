@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError
 from sidecar.model import Memory, Page, Position
+
+log_ = logging.getLogger("sidecar")
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
 TARGET = 0.5
@@ -135,13 +138,25 @@ class Copying:
         """Read span after span, until there is no more; a reader's last word is None, or what went wrong."""
         last: BaseException | None = None
         try:
-            with connector.join(self._name or "") if joins else contextlib.nullcontext():
+            with contextlib.ExitStack() as view:
+                if joins and not self._joined(connector, view):
+                    return
                 for chunk in self._all(connector):
                     self._put(chunk)
         except BaseException as error:
             # Raised where the chunk is waited for.
             last = error
-        self._put(last)
+        finally:
+            self._put(last)
+
+    def _joined(self, connector: SourceConnector, view: contextlib.ExitStack) -> bool:
+        """Hold the lead's view in *view*, if a connection is to be had; without it, the other readers do it all."""
+        try:
+            view.enter_context(connector.join(self._name or ""))
+        except SidecarError as error:
+            log_.warning("a backfill goes on with fewer connections: %s", error)
+            return False
+        return True
 
     def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
         known: set[str] = set()
@@ -153,7 +168,7 @@ class Copying:
             tracked = work.page.tracked
             if tracked.name not in known:
                 # What the connector has found out about the table's cursors is in its memory.
-                with _failing(tracked.name):
+                with failing(tracked.name):
                     connector.horizon(tracked, work.memory)
                 known.add(tracked.name)
             yield from self._span(connector, work)
@@ -162,7 +177,7 @@ class Copying:
         page, tracked = work.page, work.page.tracked
         while True:
             began = self._clock.monotonic()
-            with _failing(tracked.name):
+            with failing(tracked.name):
                 data = connector.read(page)
             faults.point("chunk-read")
             yield Chunk(tracked.name, work.job, work.part, work.span, page, data, work.low)
@@ -180,7 +195,8 @@ class Copying:
 
 
 @contextlib.contextmanager
-def _failing(table: str) -> Iterator[None]:
+def failing(table: str) -> Iterator[None]:
+    """Say of what goes wrong inside that it is *table* that has failed."""
     try:
         yield
     except SidecarError as error:
