@@ -29,6 +29,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.changes import existing, to_changes
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
+from sidecar.deliveries import Records
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
 from sidecar.rows import Rows
@@ -110,8 +111,7 @@ def write(
     found, last = rows.from_page(chunk.page, chunk.data)
     polled = mark.polled is not None or mark.progress is not None
     own = merged(found, mark.job, passed(chunk.low), polled=polled)
-    some = own.take(rows.met(own, mark.closed(), mark.since))
-    remembered = rows.records(some, some.keys())
+    remembered = _remembered(own, store, mark)
     good, aside = quarantine.sorted_out(own)
     full = len(chunk.data) >= chunk.page.limit
     spans_ = list(mark.job.spans)
@@ -138,6 +138,21 @@ def write(
     return Step(
         tracked.name, len(chunk.data), len(good), offset, done, expected=job.expected, job=job.id, before=before
     )
+
+
+def _remembered(own: Rows, store: WatermarkStore, mark: Watermark) -> Records:
+    """Return what is to be remembered of *own*: those that a poll may meet, and of others nothing any more.
+
+    What was delivered of them before must not be mistaken, later, for what is delivered now.
+    """
+    is_met = rows.met(own, mark.closed(), mark.since)
+    some, others = own.take(is_met), own.take(~is_met)
+    found = rows.records(some, some.keys())
+    if not len(others) or not store.remembers(own.tracked.name):
+        return found
+    keys = others.keys()
+    is_known = ~deliveries.says_nothing(store.recall(own.tracked.name, keys))
+    return deliveries.joined([found, deliveries.nothing(keys[:, is_known])])
 
 
 def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> Rows:

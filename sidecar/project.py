@@ -258,10 +258,16 @@ class Sidecar:
                     hold=mark.hold,
                     late=mark.late,
                     quarantined=quarantine.count(self.log(name), mark.offset),
-                    backfill=next((b for b in self.backfills(name) if b.state == "running"), None),
+                    backfill=self._backfill(name),
                 )
             )
         return found
+
+    def _backfill(self, table: str) -> BackfillStatus | None:
+        # A request that cannot be read is the table's error; the others are to be seen all the same.
+        with contextlib.suppress(StateDamaged):
+            return next((b for b in self.backfills(table) if b.state == "running"), None)
+        return None
 
     def close(self) -> None:
         """Let go of source, state and lock."""
@@ -335,8 +341,10 @@ class Sidecar:
             self.damaged[tracked.name] = error
         if tracked.name in self.damaged:
             self._give_up(log, tracked)
-        offset = log.last() + 1
+        offset, before = log.last() + 1, store.watermark(tracked.name)
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
+        if marks and before is not None:
+            mark = dataclasses.replace(mark, version=before.version)
         empty = change_schema(self.settled(tracked)).empty_table()
         log.append(offset, empty, mark, NOTHING, committed=self.clock.now(), origin="poll", moved=True)
         store.save(tracked.name, mark, NOTHING, forget_all=True)

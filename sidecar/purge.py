@@ -17,7 +17,6 @@ from sidecar import deliveries, faults, quarantine, rows
 from sidecar.backfill import ORIGIN
 from sidecar.changelog import ChangeLog
 from sidecar.changes import change_schema
-from sidecar.deliveries import NOTHING
 from sidecar.evolution import conformed, widens
 from sidecar.model import DELETE, METADATA, Position, Scope, Tracked, Watermark
 from sidecar.state import WatermarkStore
@@ -49,8 +48,10 @@ def unseen(
         for offset, places in _newest(tracked, log, began, counts).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, log, offset, places), schema, mark.offset, now)
-            log.append(mark.offset, data, mark, NOTHING, committed=now, origin=ORIGIN)
-            store.save(tracked.name, mark, NOTHING)
+            # Should one of them come back as it was, it is no row that has been delivered.
+            forgotten = deliveries.nothing(rows.keys_of(tracked, data))
+            log.append(mark.offset, data, mark, forgotten, committed=now, origin=ORIGIN)
+            store.save(tracked.name, mark, forgotten)
             faults.point("keys-purged")
             purged += len(data)
     if purged:
@@ -64,6 +65,9 @@ def _digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position
         return frozenset()
     types = [column.arrow for n in columns if (column := tracked.table.column(n)) is not None]
     arrays = [pa.array([v[at] for v in values]).cast(type_) for at, type_ in enumerate(types)]
+    # In the form in which the log has them, too.
+    delivered = {column.name: column.arrow for column in tracked.columns}
+    arrays = [a.cast(delivered.get(n, a.type)) for n, a in zip(columns, arrays, strict=True)]
     return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))
 
 
