@@ -30,10 +30,10 @@ from sidecar.changelog import ChangeLog
 from sidecar.changes import existing, to_changes
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
+from sidecar.deliveries import Records
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
 from sidecar.rows import Rows
-from sidecar.segments import Metadata
 from sidecar.state import WatermarkStore
 
 ORIGIN = "backfill"
@@ -124,8 +124,7 @@ def write(
     if mark.job.closed is not None and mark.job.since is None and own.version is not None:
         # Numbers tell no more which of these polls have read since the backfill began.
         own = own.take(~renumbered.unchanged(own, held(chunk.low)))
-    some = own.take(rows.met(own, mark.closed(), mark.since))
-    remembered = rows.records(some, some.keys())
+    remembered = _remembered(own, store, mark)
     good, aside = quarantine.sorted_out(own)
     full = len(chunk.data) >= chunk.page.limit
     spans_ = list(mark.job.spans)
@@ -152,6 +151,21 @@ def write(
     return Step(
         tracked.name, len(chunk.data), len(good), offset, done, expected=job.expected, job=job.id, before=before
     )
+
+
+def _remembered(own: Rows, store: WatermarkStore, mark: Watermark) -> Records:
+    """Return what is to be remembered of *own*: those that a poll may meet, and of others nothing any more.
+
+    What was delivered of them before must not be mistaken, later, for what is delivered now.
+    """
+    is_met = rows.met(own, mark.closed(), mark.since)
+    some, others = own.take(is_met), own.take(~is_met)
+    found = rows.records(some, some.keys())
+    if not len(others) or not store.remembers(own.tracked.name):
+        return found
+    keys = others.keys()
+    is_known = ~deliveries.says_nothing(store.recall(own.tracked.name, keys))
+    return deliveries.joined([found, deliveries.nothing(keys[:, is_known])])
 
 
 def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> Rows:
@@ -195,21 +209,13 @@ class Passed:
 
     def _of(self, offset: int) -> Iterable[bytes]:
         metadata = self._log.metadata(offset)
-        if metadata is None or not _is_of_a_poll(metadata):
+        if metadata is None or metadata.origin == ORIGIN:
             return ()
         data = self._log.get(offset) if metadata.rows else None
         found = [] if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
         # What was set aside has been seen as well.
         key = self._tracked.key
         return {*found, *digests(self._tracked, key, list(quarantine.keys(self._log, key, offset - 1, offset)))}
-
-
-def _is_of_a_poll(metadata: Metadata) -> bool:
-    """Return whether a poll has written a segment. One that delivers what it finds in a new table says that this, too,
-    is a backfill's; it is under way, or ends with the segment.
-    """
-    mark = metadata.watermark
-    return metadata.origin != ORIGIN or mark.progress is not None or mark.polled == metadata.committed
 
 
 def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:

@@ -155,7 +155,8 @@ def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
     One under way stops after the chunk at hand; what it has delivered stays in the log.
     """
     requests, found = Requests(sc.settings.state.path), []
-    for request_ in requests.open(table):
+    # The one under way last: that it has ended must not be forgotten before it is noticed.
+    for request_ in reversed(requests.open(table)):
         if id_ in (None, request_.id):
             requests.end(request_, "cancelled", sc.clock.now())
             found.append(request_.id)

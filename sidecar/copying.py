@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ from sidecar.model import Memory, Page, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log_ = logging.getLogger("sidecar")
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
 TARGET = 0.5
@@ -72,7 +75,6 @@ class Copying:
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Chunk] | None = None
         self._reading = 0
-        self._first = ""
         self.is_over = False
         """Whether all has been read, and handed on."""
         self.began = clock.monotonic()
@@ -92,7 +94,6 @@ class Copying:
         """Begin to read *works*, in their order."""
         for work in works:
             self._works.put(work)
-            self._first = self._first or work.page.tracked.name
         self.is_over = not works
         if not self.lead.reads_ahead:
             self._inline = self._all(self.lead)
@@ -155,14 +156,22 @@ class Copying:
         except BaseException as error:
             # Raised where the chunk is waited for.
             last = error
-        self._put(last)
+        finally:
+            self._put(last)
+
+    def _joined(self, connector: SourceConnector, view: contextlib.ExitStack) -> bool:
+        """Hold the lead's view in *view*, if a connection is to be had; without it, the other readers do it all."""
+        try:
+            view.enter_context(connector.join(self._name or ""))
+        except SidecarError as error:
+            log_.warning("a backfill goes on with fewer connections: %s", error)
+            return False
+        return True
 
     def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Chunk]:
         with contextlib.ExitStack() as view:
-            if joins:
-                with failing(self._first):
-                    view.enter_context(connector.join(self._name or ""))
-            yield from self._all(connector)
+            if not joins or self._joined(connector, view):
+                yield from self._all(connector)
 
     def _next_work(self) -> Work | None:
         """Return the next span that nobody reads yet; None if there is none, or there is no time for it."""

@@ -17,7 +17,7 @@ from sidecar.backfill import ORIGIN
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.errors import SettingsError
-from sidecar.model import Among, Position, Refresh, Scope, Tracked
+from sidecar.model import METADATA, Among, Position, Refresh, Scope, Tracked
 from sidecar.requests import Requests
 from sidecar.state import WatermarkStore
 
@@ -35,27 +35,31 @@ def of_parent(parent: str, tables: Iterable[Tracked]) -> list[str]:
 
 
 def follow(
-    child: Tracked, refresh: Refresh, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
+    child: Tracked, parent: str, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
 ) -> int:
-    """Ask for the rows of *child* whose parent has changed since it was last looked; return how many parents have.
+    """Ask for the rows of *child* whose *parent* has changed since it was last looked; return how many parents have.
 
     What a parent's own backfill delivers is no change. A child that is new begins with the changes from now on.
     """
-    mark, name = store.watermark(refresh.parent), consumer(child.name)
+    mark, name = store.watermark(parent), consumer(child.name)
     last = mark.offset if mark is not None else 0
-    if (refresh.parent, name) not in store.positions():
+    if (parent, name) not in store.positions():
         consumers.acknowledge(log, store, name, last)
         return 0
-    after = store.position(refresh.parent, name).acknowledged
+    after = store.position(parent, name).acknowledged
     if last <= after:
         return 0
-    values = _changed(child, refresh, log, after, last)
-    if values:
-        scope = Scope(among=Among(tuple(own for own, _ in refresh.on), values))
-        requests.ask(child.name, clock.now(), kind="refresh", scope=scope)
-        faults.point("refresh-requested")
+    found = 0
+    # All of them before the position moves, which they share.
+    for refresh in (r for r in child.refresh_on if r.parent == parent):
+        values = _changed(child, refresh, log, after, last)
+        if values:
+            scope = Scope(among=Among(tuple(own for own, _ in refresh.on), values))
+            requests.ask(child.name, clock.now(), kind="refresh", scope=scope)
+            faults.point("refresh-requested")
+        found += len(values)
     consumers.acknowledge(log, store, name, last)
-    return len(values)
+    return found
 
 
 def _changed(child: Tracked, refresh: Refresh, log: ChangeLog, after: int, last: int) -> tuple[Position, ...]:
@@ -66,6 +70,8 @@ def _changed(child: Tracked, refresh: Refresh, log: ChangeLog, after: int, last:
         data = log.get(segment.offset) if metadata is not None and metadata.origin != ORIGIN and metadata.rows else None
         if data is None:
             continue
+        # A poll's segment, too, may hold rows that were there before the parent was followed.
+        data = data.filter(pc.not_equal(data.column(child.metadata_prefix + METADATA[3]), ORIGIN))
         columns = [_typed(child, own, data, theirs, refresh.parent) for own, theirs in refresh.on]
         table = pa.table(columns, names=[own for own, _ in refresh.on]).drop_null()
         found.update(dict.fromkeys(codec.rows(table, table.column_names)))

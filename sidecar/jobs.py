@@ -22,7 +22,7 @@ from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
-from sidecar.poll import Step, fresh_watermark, looked, positioned
+from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned
 from sidecar.requests import Request, Requests
 from sidecar.throttle import Throttle
 
@@ -65,6 +65,7 @@ class Jobs:
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
         self._limit = PHASE
+        self._has_ended_a_phase = False
         self._under_way: set[str] | None = None
         self._looked_at: set[tuple[str, str | None]] = set()
         self._resting: set[str] = set()
@@ -92,8 +93,12 @@ class Jobs:
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def work(self, until: float | None, names: Iterable[str] | None = None) -> Iterator[Step]:
-        """Copy until the clock says *until* (None: until all is done); each step yielded is durable."""
+        """Copy until the clock says *until* (None: until all is done); each step yielded is durable.
+
+        With *until*, it ends with a phase that has lasted long enough, too: polls may have waited for that.
+        """
         clock = self._sidecar.clock
+        self._has_ended_a_phase = False
         while not self._stop.is_set() and (until is None or clock.monotonic() < until):
             try:
                 step = self._step(until, names)
@@ -104,6 +109,8 @@ class Jobs:
                 return
             if step.rows_read or step.done:
                 yield step
+            if self._has_ended_a_phase and until is not None:
+                return
 
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
@@ -115,15 +122,21 @@ class Jobs:
     def _step(self, until: float | None, names: Iterable[str] | None) -> Step | None:
         """Make one chunk durable, or wait for one; None if there is nothing to be done."""
         clock, copying = self._sidecar.clock, self._copying
+        if copying is None and not self.waiting(names):
+            return None
         if self._throttle.pauses(self._sidecar.connector.strain):
             self.close()
             self._throttle.wait(until, self._stop)
             return _NOTHING
+        if self._throttle.is_ahead:
+            end = None if copying is None else copying.began + self._limit
+            if end is not None and clock.monotonic() >= end:
+                self.close()
+                end = None
+            self._throttle.wait(min((t for t in (until, end) if t is not None), default=None), self._stop)
+            return _NOTHING
         if copying is None:
             return self._new_phase(names)
-        if self._throttle.is_ahead:
-            self._throttle.wait(until, self._stop)
-            return _NOTHING
         left = 1.0 if until is None else max(0.0, until - clock.monotonic())
         chunk = copying.next(min(left, 1.0))
         if chunk is None:
@@ -146,10 +159,12 @@ class Jobs:
         self._attempts = 0
         self._throttle.wrote(step.rows_read)
         if step.done:
-            self._finish(tracked, request)
+            with failing(chunk.table):
+                self._finish(tracked, request)
             self._copied.pop(chunk.table)
         if clock.monotonic() - copying.began > self._limit:
             self.close()
+            self._has_ended_a_phase = True
         return step
 
     # -- phases --------------------------------------------------------------------------------------------------------
@@ -160,14 +175,15 @@ class Jobs:
         if not found:
             return None
         settings = self._sidecar.settings.backfill
-        settled = []
+        settled: list[tuple[Tracked, Request]] = []
+        lows: dict[str, int] = {}
         for tracked, request in found:
             with failing(tracked.name):
                 settled.append((self._sidecar.settled(tracked), request))
+                # Before the view is taken: what polls deliver from here on may be newer than it.
+                lows[tracked.name] = self._sidecar.log(tracked.name).last()
         shared = any(t.consistent for t, _ in settled)
         self._limit = settings.copy_phase / 1_000_000 if shared else PHASE
-        # Before the view is taken: what polls deliver from here on may be newer than it.
-        lows = {t.name: self._sidecar.log(t.name).last() for t, _ in settled}
         with failing(settled[0][0].name):
             copying = self._copy(shared=shared)
         self._copying = copying
@@ -175,10 +191,10 @@ class Jobs:
         for tracked, request in settled:
             with failing(tracked.name):
                 job = self._job(copying.lead, tracked, request)
+                if job is not None and backfill.is_done(job, request.scope):
+                    self._finish(tracked, request)
+                    continue
             if job is None:
-                continue
-            if backfill.is_done(job, request.scope):
-                self._finish(tracked, request)
                 continue
             mark = self._sidecar.store.watermark(tracked.name)
             assert mark is not None
@@ -210,11 +226,15 @@ class Jobs:
     def _job(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         log, store = self._sidecar.log(tracked.name), self._sidecar.store
         mark = store.watermark(tracked.name)
+        if mark is not None and mark.job is not None and not self._stands(tracked, request):
+            return None
+        if mark is not None:
+            check_settings(tracked, mark)  # how far it has come is said by its key
         if mark is not None and not backfill.is_new(mark):
             # A chunk's versions are those of this view: under another numbering they would say nothing of polls.
             mark, _ = looked(connector, tracked, log, store, mark)
         if mark is not None and mark.job is not None:
-            return mark.job if self._stands(tracked, request) else None
+            return mark.job
         return self._begin(connector, tracked, request)
 
     def _begin(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
@@ -250,15 +270,15 @@ class Jobs:
         assert mark is not None
         assert mark.job is not None
         job = mark.job
+        if request.kind == "quarantined":
+            # What could not be kept this time, either, is set aside anew.
+            quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             mark = purge.unseen(
                 tracked, self._sidecar.log(tracked.name), store, mark, scope=request.scope, now=clock.now()
             )
         self._save(tracked.name, _without_job(mark))
         faults.point("backfill-finished")
-        if request.kind == "quarantined":
-            # What could not be kept this time, either, is set aside anew.
-            quarantine.clear(self._sidecar.log(tracked.name), job.began)
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
         if job.read:
             ms = (clock.now() - job.at) // 1000
@@ -297,22 +317,13 @@ class Jobs:
 
     def _request(self, tracked: Tracked) -> Request | None:
         """Return the request that *tracked* is to be backfilled by: the one under way, or else the oldest."""
-        if tracked.name in self._resting or tracked.name in self._sidecar.damaged:
-            return None
-        try:
-            return self._next(tracked)
-        except StateDamaged as error:
-            # One table's requests: the others go on.
-            self._resting.add(tracked.name)
-            self._failed(tracked.name, error)
-            return None
-
-    def _next(self, tracked: Tracked) -> Request | None:
         name, store = tracked.name, self._sidecar.store
         if self._under_way is None:
             marks = {table: store.watermark(table) for table in store.tables()}
             self._under_way = {table for table, mark in marks.items() if mark is not None and mark.job is not None}
-        found = self.requests.open(name)
+        found = [] if name in self._resting else self._open(name)
+        if name in self._resting or name in self._sidecar.damaged:
+            return None
         if name in self._under_way:
             return self._running(tracked, found)
         asked = name, tracked.backfill_version
@@ -321,8 +332,8 @@ class Jobs:
         mark = store.watermark(name)
         if self._is_to_be_begun(tracked, mark):
             return self._automatic(name)
-        if mark is None:
-            # Its first poll says what there was before.
+        if mark is None or backfill.is_new(mark):
+            # Its first poll says what there was before, or reads all of it.
             return None
         for request in found:
             if request.id != mark.finished:
@@ -333,6 +344,15 @@ class Jobs:
         if tracked.backfill_version not in (None, mark.version):
             return self._automatic(name)
         return None
+
+    def _open(self, table: str) -> list[Request]:
+        """Return the requests for *table*; none where one cannot be read, which is said, and the table rests."""
+        try:
+            return self.requests.open(table)
+        except StateDamaged as error:
+            self._resting.add(table)
+            self._failed(table, error)
+            return []
 
     def _is_to_be_begun(self, tracked: Tracked, mark: Watermark | None) -> bool:
         if not tracked.auto_backfill or not backfill.is_new(mark):
@@ -349,7 +369,8 @@ class Jobs:
         for request in found:
             if request.id == mark.job.id and request.running:
                 return request
-        if mark.job.closed is not None and not self.requests.has_ended(mark.job.id, name):
+        is_first = mark.job.closed is not None or (tracked.consistent and mark.finished is None)
+        if is_first and not self.requests.has_ended(mark.job.id, name):
             # The folder of requests was lost, and with it nothing that the watermark does not say.
             return self.requests.keep(Request(mark.job.id, name, mark.job.at, "automatic", running=True))
         self._drop(name, mark)

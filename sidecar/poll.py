@@ -27,6 +27,7 @@ from sidecar.cursor import NONE, Flags, ceiling
 from sidecar.deliveries import NOTHING, Records
 from sidecar.errors import SettingsError
 from sidecar.model import (
+    INFINITY,
     PASSES,
     Horizon,
     Page,
@@ -104,7 +105,9 @@ def settings(tracked: Tracked) -> str:
 
 def fresh_watermark(tracked: Tracked) -> Watermark:
     """Return the watermark of a table that has never been polled."""
-    return Watermark(settings(tracked), kind=horizon.kind_of(tracked, tracked.passes[0]), unit=tracked.unit)
+    kind = horizon.kind_of(tracked, tracked.passes[0])
+    # All rows are still to come, so they come under the version of today.
+    return Watermark(settings(tracked), kind=kind, unit=tracked.unit, version=tracked.backfill_version)
 
 
 def check_settings(tracked: Tracked, mark: Watermark) -> None:
@@ -261,7 +264,7 @@ def _page(
     found_new = _fresh(own, store, mark, same)
     fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
     if progress.silent:
-        fresh, late = fresh.take(np.zeros(len(fresh), dtype=bool)), 0
+        fresh, late = fresh.take(_came_since(fresh, progress)), 0
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
     if after.progress is None:
@@ -272,13 +275,15 @@ def _page(
     if len(fresh) or (deliveries.count(remembered) and (same is not None or progress.silent)):
         fits()
         number = after.offset + 1
+        # Of the segment: whatever its rows are said to be, a backfill's chunks give way to them.
+        origin = "soft_delete" if scan.name == "deleted" else "poll"
         after = dataclasses.replace(after, offset=number)
         if mark.polled is None and mark.job is not None and mark.job.closed is not None:
             # They were there when the table was first looked at, as what its backfill reads.
-            origin, types = "backfill", existing(good)
+            found_by, types = "backfill", existing(good)
         else:
-            origin, types = "soft_delete" if scan.name == "deleted" else "poll", good.change_types()
-        changes = to_changes(good, number, progress.horizon.now, origin, types)
+            found_by, types = origin, good.change_types()
+        changes = to_changes(good, number, progress.horizon.now, found_by, types)
         if tracked.on_bad_value == "quarantine":
             quarantine.set_aside(log, number, aside, progress.horizon.now)
         log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
@@ -331,6 +336,17 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     # A row that is known has come in time: what is new of it is not when.
     late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
     return _Fresh(found.take(new), remembered, int(late.sum()))
+
+
+def _came_since(found: Rows, progress: Progress) -> Flags:
+    """Return which rows are surely none of those that were there when the poll began: it may have been interrupted."""
+    view, tracked = progress.horizon, found.tracked
+    if found.version is not None and view.floor is not None:
+        return found.version >= view.floor
+    limits = {scan.name: ceiling(view.now, tracked, horizon.kind_of(tracked, scan)) for scan in tracked.passes}
+    if any(limit is None for name, limit in limits.items() if name != "unstamped"):
+        return np.zeros(len(found), dtype=bool)
+    return rows.met(found, limits, None) & (rows.stamps(found) < INFINITY)
 
 
 def _is_same_without_what_was_added(some: Rows, known: Records, before: tuple[str, ...]) -> Flags:

@@ -258,10 +258,16 @@ class Sidecar:
                     hold=mark.hold,
                     late=mark.late,
                     quarantined=quarantine.count(self.log(name), mark.offset),
-                    backfill=next((b for b in self.backfills(name) if b.state == "running"), None),
+                    backfill=self._backfill(name),
                 )
             )
         return found
+
+    def _backfill(self, table: str) -> BackfillStatus | None:
+        # A request that cannot be read is the table's error; the others are to be seen all the same.
+        with contextlib.suppress(StateDamaged):
+            return next((b for b in self.backfills(table) if b.state == "running"), None)
+        return None
 
     def close(self) -> None:
         """Let go of source, state and lock."""
@@ -335,10 +341,9 @@ class Sidecar:
             self.damaged[tracked.name] = error
         if tracked.name in self.damaged:
             self._give_up(log, tracked)
-        offset = log.last() + 1
+        offset, before = log.last() + 1, store.watermark(tracked.name)
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
-        before = store.watermark(tracked.name) if marks else None
-        if before is not None:
+        if marks and before is not None:
             # Only the polls' position is another: what backfills have brought stays brought.
             mark = dataclasses.replace(mark, finished=before.finished, version=before.version)
         empty = change_schema(self.settled(tracked)).empty_table()

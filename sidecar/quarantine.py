@@ -23,7 +23,7 @@ from sidecar.clock import iso
 from sidecar.cursor import Flags
 from sidecar.errors import SettingsError
 from sidecar.files import make_folder, write_durably
-from sidecar.model import BAD, Position, Scalar, Tracked
+from sidecar.model import BAD, Position, Scalar, Scope, Tracked
 from sidecar.rows import Rows
 
 log_ = logging.getLogger("sidecar")
@@ -113,15 +113,30 @@ def keys(log: ChangeLog, key: Sequence[str], after: int = 0, until: int | None =
         if path.stem.isdigit() and after < int(path.stem) and (until is None or int(path.stem) <= until):
             with path.open(encoding="utf-8") as file:
                 for line in file:
-                    row = json.loads(line)["row"]
-                    yield tuple(_plain(row[name]) for name in key)
+                    yield _key_in(line, key)
 
 
-def clear(log: ChangeLog, through: int) -> None:
-    """Remove the rows that were set aside up to offset *through*: they have been read again."""
+def clear(log: ChangeLog, key: Sequence[str], scope: Scope, through: int) -> None:
+    """Remove the rows of *scope* that were set aside up to offset *through*: they have been read again."""
+    read = set(scope.among.values) if scope.among is not None else set()
     for path in folder(log).glob("*.jsonl"):
         if path.stem.isdigit() and int(path.stem) <= through:
-            path.unlink(missing_ok=True)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            left = [line for line in lines if _key_in(line, key) not in read]
+            if not left:
+                path.unlink(missing_ok=True)
+            elif len(left) < len(lines):
+                text = "".join(left)
+                write_durably(path, lambda to, text=text: _write_text(to, text))  # type: ignore[misc]
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _key_in(line: str, key: Sequence[str]) -> Position:
+    row = json.loads(line)["row"]
+    return tuple(_plain(row[name]) for name in key)
 
 
 def _plain(value: Any) -> Scalar:

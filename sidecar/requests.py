@@ -61,6 +61,7 @@ class Requests:
 
     def __init__(self, state: Path) -> None:
         self._root = state / "backfills"
+        self._known: dict[str, dict[str, Request]] = {}
 
     def tables(self) -> set[str]:
         """Return the tables that anything is known of."""
@@ -71,11 +72,15 @@ class Requests:
     def open(self, table: str) -> list[Request]:
         """Return the requests for *table* that have not ended, the one that runs first, then the oldest."""
         folder, found = self._root / filename(table), []
+        # One of a million values takes seconds to read, and is asked for with every thousand of them.
+        known, self._known[table] = self._known.get(table, {}), {}
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(folder.iterdir()):
                 if path.name.endswith(_WAITING) and not path.name.startswith("."):
                     with contextlib.suppress(FileNotFoundError):  # begun or ended in this moment
-                        found.append(_load(path))
+                        request = known.get(path.name) or _load(path)
+                        self._known[table][path.name] = request
+                        found.append(request)
         return sorted(found, key=lambda r: (not r.running, r.id))
 
     def ended(self, table: str) -> list[Ended]:
@@ -127,7 +132,8 @@ class Requests:
         write_durably(folder / f"{request.id}.json", lambda aside: _write(aside, text))
         for running in (False, True):
             self._path(dataclasses.replace(request, running=running)).unlink(missing_ok=True)
-        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+        # By when they ended: one that had been asked for long before is not to be forgotten at once.
+        for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]:
             old.unlink(missing_ok=True)
 
     def _path(self, request: Request) -> Path:

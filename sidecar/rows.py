@@ -186,6 +186,12 @@ def met(rows: Rows, closed: Mapping[PassName, int | None], floor: int | None) ->
     return found if rows.version is None or floor is None else found & (rows.version >= floor)
 
 
+def stamps(rows: Rows) -> Integers:
+    """Return by row the greatest value at which any pass meets it."""
+    found: Integers = np.maximum.reduce(_ranks(rows))
+    return found
+
+
 def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
     """Return which rows should have appeared earlier: every pass that meets them was *due* beyond them."""
     return ~_met(rows, due)

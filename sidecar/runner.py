@@ -142,8 +142,8 @@ class Runner:
             if self._stopping():
                 return
             self.catch_up(tracked)
-            self._fan_out(tracked)
             self._feed(tracked)
+        self._fan_out()
         until = self.sidecar.clock.monotonic() + interval
         if not self._copy(until):
             self.sidecar.clock.sleep(max(0.0, until - self.sidecar.clock.monotonic()), self.stop)
@@ -151,6 +151,8 @@ class Runner:
     def _drain(self) -> None:
         """Backfill, poll and feed until nothing is left; polls have their turn once a minute."""
         self._errors = {}
+        self._jobs.new_round()
+        has_fanned_out = False
         while True:
             tables = self._tables()
             self._copy(self.sidecar.clock.monotonic() + TURN)
@@ -158,8 +160,11 @@ class Runner:
                 if self._stopping():
                     return
                 self.catch_up(tracked)
-                self._fan_out(tracked)
                 self._feed(tracked)
+            if not has_fanned_out:
+                # Once: parents that never stop changing would keep it from its end.
+                self._fan_out()
+                has_fanned_out = True
             if not self._jobs.waiting():
                 return
 
@@ -174,14 +179,15 @@ class Runner:
                 self.on_step(step)
         return copied
 
-    def _fan_out(self, child: Tracked) -> None:
-        """Ask for the rows of *child* whose parents have changed."""
-        for refresh in child.refresh_on:
-            log, store = self.sidecar.log(refresh.parent), self.sidecar.store
-            try:
-                fanout.follow(child, refresh, log, store=store, requests=self._jobs.requests, clock=self.sidecar.clock)
-            except SidecarError as error:
-                self._failed(child.name, error)
+    def _fan_out(self) -> None:
+        """Ask for the rows whose parents have changed; once all parents have been polled."""
+        store, requests, clock = self.sidecar.store, self._jobs.requests, self.sidecar.clock
+        for child in self.sidecar.tracked.values():
+            for parent in dict.fromkeys(r.parent for r in child.refresh_on):
+                try:
+                    fanout.follow(child, parent, self.sidecar.log(parent), store=store, requests=requests, clock=clock)
+                except SidecarError as error:
+                    self._failed(child.name, error)
 
     def _feed(self, tracked: Tracked) -> None:
         if not self._stopping():
@@ -233,7 +239,7 @@ class Runner:
             # What the source was described as may be what is wrong: look again before the next round.
             self._stale = True
         else:
-            if tracked.name not in self._errors:
+            if tracked.name not in self._errors:  # of a backfill, in this round
                 store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began
         if result.rows:
@@ -320,7 +326,10 @@ class Runner:
     def _looked_anew(self, table: str) -> bool:
         """Return whether the source describes *table* otherwise by now; it is then followed as it is."""
         tracked = self.sidecar.tracked.get(table)
-        moved = tracked is not None and self._has_moved_on(tracked)
+        try:
+            moved = tracked is not None and self._has_moved_on(tracked)
+        except SidecarError:
+            return False  # what has failed says more
         if moved:
             self._look_anew()
         return moved

@@ -1,0 +1,377 @@
+"""Backfills beside polls, driven step by step: what each of them does must never undo, repeat or stop the other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sidecar
+from connectors.sqlite import SQLiteConnector
+from sidecar import Sidecar, requests
+from sidecar.clock import SystemClock, iso
+from sidecar.jobs import Jobs
+from sidecar.model import Strain
+from sidecar.poll import poll
+from sidecar.runner import Runner
+from tests.conftest import SQLiteFile
+
+Row = dict[str, Any]
+
+TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL)"
+OLD, LATER = "2024-05-01T10:00:00.000000Z", "2024-06-01T10:00:00.000000Z"
+
+
+def now() -> str:
+    return iso(SystemClock().now())
+
+
+def project(db: SQLiteFile, folder: Path, more: str = "[tables.t]\n") -> Sidecar:
+    (folder / "sidecar.toml").write_text(f'[source]\nurl = "{db.url}"\n[state]\npath = "state"\n{more}')
+    return sidecar.open(folder / "sidecar.toml")
+
+
+def filled(db: SQLiteFile, count: int, table: str = "t", at: str = OLD) -> None:
+    """Make a table of *count* rows, the last of them younger by far: polls begin above all others."""
+    db.connection.execute(TABLE.replace("TABLE t ", f"TABLE {table} "))
+    db.connection.executemany(
+        f"INSERT INTO {table} VALUES (?, 'first', ?, ?)", [(n, at, at) for n in range(1, count + 1)]
+    )
+    later = max(at, LATER)
+    db.connection.execute(f"UPDATE {table} SET created_at = ?, updated_at = ? WHERE id = ?", (later, later, count))
+
+
+def log(opened: Sidecar, table: str = "t") -> list[Row]:
+    return list(opened.log(table).rows())
+
+
+def versions(opened: Sidecar, key: int, table: str = "t") -> list[Any]:
+    return [r["v"] for r in log(opened, table) if r["id"] == key]
+
+
+def test_a_chunk_gives_way_to_what_the_first_poll_has_delivered_since_it_was_read(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    filled(sqlite_db, 6)
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\n") as opened:
+        runner = Runner(opened)
+        jobs: Jobs = runner._jobs
+        work = jobs.work(None)
+        next(work)  # chunks 2 and 3 are being read, or have been
+        deadline = opened.clock.monotonic() + 5
+        assert jobs._copying is not None
+        while not jobs._copying._chunks.full() and opened.clock.monotonic() < deadline:
+            opened.clock.sleep(0.01)
+        sqlite_db.connection.execute("UPDATE t SET v = 'second', updated_at = ? WHERE id = 3", (now(),))
+        runner.catch_up(opened.tracked["t"])
+        assert versions(opened, 3) == ["second"]
+        list(work)
+        jobs.close()
+        assert versions(opened, 3) == ["second"]
+        assert sorted(r["id"] for r in log(opened)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_source_under_strain_holds_no_run_up_that_has_nothing_to_backfill(
+    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(sqlite_db, 2)
+    with project(sqlite_db, tmp_path, '[tables.t]\n[backfill]\nmax_replication_lag = "1s"\n') as opened:
+        opened.poll()
+        monkeypatch.setattr(SQLiteConnector, "strain", lambda self: Strain(replication_lag=60.0))
+        sqlite_db.connection.execute("UPDATE t SET v = 'second', updated_at = ? WHERE id = 1", (now(),))
+        monkeypatch.setattr("sidecar.throttle.Throttle.wait", lambda *_: pytest.fail("waits"))
+        opened.poll()
+        assert opened.run(once=True) == 0
+        assert versions(opened, 1) == ["first", "second"]
+
+
+def test_a_file_that_is_gone_in_mid_backfill_fails_its_table_and_not_the_loop(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    filled(sqlite_db, 6)
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\n") as opened:
+        runner = Runner(opened)
+        next(runner._jobs.work(None))
+        runner._jobs.close()
+        away = sqlite_db.path.with_name("away.db")
+        sqlite_db.path.rename(away)
+        assert runner.run(once=True, interval=0.0) != 0
+        away.rename(sqlite_db.path)
+        assert runner.run(once=True, interval=0.0) == 0
+        assert sorted(r["id"] for r in log(opened)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_that_is_damaged_in_mid_backfill_fails_its_table_and_not_the_loop(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    filled(sqlite_db, 6)
+    filled(sqlite_db, 2, "u")
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\n[tables.u]\n") as opened:
+        runner = Runner(opened)
+        opened.poll()
+        sqlite_db.connection.execute("UPDATE t SET v = 'second', updated_at = ? WHERE id = 1", (now(),))
+        opened.poll(["t"])
+        opened.log("t").path(1).unlink()
+        opened.request_backfill("t", purge=True)
+        opened.request_backfill("u")
+        assert runner.run(once=True, interval=0.0) != 0
+        assert [r["id"] for r in log(opened, "u")] == [1, 2, 1, 2]
+
+
+def test_a_request_that_cannot_be_read_fails_its_table_and_not_the_loop(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 2)
+    filled(sqlite_db, 2, "u")
+    with project(sqlite_db, tmp_path, "[tables.t]\n[tables.u]\n") as opened:
+        opened.poll()
+        opened.request_backfill("u")
+        folder = tmp_path / "state" / "backfills" / "t"
+        folder.mkdir(exist_ok=True)
+        (folder / "0.json").write_text("{")
+        assert opened.run(once=True) != 0
+        assert [r["id"] for r in log(opened, "u")] == [1, 2, 1, 2]
+        assert "not a readable request" in str({s.table: s.error for s in opened.status()}["t"])
+
+
+def test_only_rows_that_are_read_again_are_set_aside_no_more(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    sqlite_db.connection.execute("CREATE TABLE q (id INTEGER PRIMARY KEY, n INTEGER, updated_at TEXT NOT NULL)")
+    sqlite_db.connection.execute("INSERT INTO q VALUES (1, 'one', ?)", (OLD,))
+    with project(sqlite_db, tmp_path, '[tables.q]\non_bad_value = "quarantine"\n') as opened:
+        opened.poll()
+        opened.request_backfill("q", quarantined=True)
+        sqlite_db.connection.execute("UPDATE q SET n = 1 WHERE id = 1")
+        sqlite_db.connection.execute("INSERT INTO q VALUES (2, 'two', ?)", (now(),))
+        runner = Runner(opened)
+        runner.catch_up(opened.tracked["q"])
+        assert {s.table: s.quarantined for s in opened.status()} == {"q": 2}
+        runner.run(once=True, interval=0.0)
+        assert {s.table: s.quarantined for s in opened.status()} == {"q": 1}
+        assert {(r["id"], r["n"]) for r in log(opened, "q")} == {(1, 1)}
+
+
+def test_polls_of_a_consistent_table_have_their_turn_between_two_phases(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 6)
+    more = '[tables.t]\nchunk_size = 1\nconsistent = true\n[backfill]\ncopy_phase = "1ms"\n'
+    with project(sqlite_db, tmp_path, more) as opened:
+        runner = Runner(opened)
+        runner._round(3600.0)
+        sqlite_db.connection.execute("INSERT INTO t VALUES (0, 'new', ?, ?)", (now(), now()))
+        runner._round(3600.0)
+        mark = opened.watermark("t")
+        assert mark is not None
+        assert mark.job is not None
+        assert versions(opened, 0) == ["new"]
+        assert runner.run(once=True, interval=0.0) == 0
+        assert sorted(r["id"] for r in log(opened)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("table", ["CREATE VIEW s AS SELECT * FROM t", "CREATE TABLE s AS SELECT * FROM t"])
+def test_what_a_first_poll_has_read_does_not_come_again_for_a_version_that_was_there_from_the_start(
+    sqlite_db: SQLiteFile, tmp_path: Path, table: str
+) -> None:
+    filled(sqlite_db, 3)
+    sqlite_db.connection.execute(table)
+    settings = '[tables.s]\nbackfill_version = "v1"\nprimary_key = ["id"]\n'
+    with project(sqlite_db, tmp_path, settings) as opened:
+        opened.run(once=True)
+        opened.run(once=True)
+        assert [r["id"] for r in log(opened, "s")] == [1, 2, 3]
+
+
+def test_a_position_that_is_moved_by_hand_asks_for_no_version_again(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 3)
+    with project(sqlite_db, tmp_path, '[tables.t]\nbackfill_version = "v1"\n') as opened:
+        opened.run(once=True)
+        opened.set_watermark("t", "2024-07-01T00:00:00Z")
+        opened.run(once=True)
+        assert [r["id"] for r in log(opened)] == [1, 2, 3]
+
+
+def test_a_part_that_is_asked_for_after_a_reset_does_not_stand_for_the_whole(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    filled(sqlite_db, 3)
+    with project(sqlite_db, tmp_path, "[tables.t]\nauto_backfill = false\n") as opened:
+        opened.run(once=True)
+        opened.reset_watermark("t")
+        opened.request_backfill("t", keys=["2"])
+        opened.run(once=True)
+        assert sorted(r["id"] for r in log(opened)) == [1, 2, 2, 3]
+
+
+def test_a_row_that_goes_back_to_what_it_was_before_a_backfill_comes_again(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    filled(sqlite_db, 2)
+    stamp = now()
+    with project(sqlite_db, tmp_path) as opened:
+        opened.poll()
+        sqlite_db.connection.execute("UPDATE t SET v = 'a', updated_at = ? WHERE id = 1", (stamp,))
+        opened.poll()
+        sqlite_db.connection.execute("UPDATE t SET v = 'b', updated_at = ? WHERE id = 1", (OLD,))
+        opened.request_backfill("t", keys=["1"])
+        opened.poll()
+        sqlite_db.connection.execute("UPDATE t SET v = 'a', updated_at = ? WHERE id = 1", (stamp,))
+        opened.poll()
+        assert versions(opened, 1) == ["first", "a", "b", "a"]
+
+
+def test_a_row_that_comes_back_as_it_was_before_a_purge_comes_again(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 2)
+    stamp = now()
+    with project(sqlite_db, tmp_path) as opened:
+        sqlite_db.connection.execute("INSERT INTO t VALUES (3, 'a', ?, ?)", (stamp, stamp))
+        opened.poll()
+        sqlite_db.connection.execute("DELETE FROM t WHERE id = 3")
+        opened.request_backfill("t", purge=True)
+        opened.poll()
+        sqlite_db.connection.execute("INSERT INTO t VALUES (3, 'a', ?, ?)", (stamp, stamp))
+        opened.poll()
+        assert [r["_change_type"] for r in log(opened) if r["id"] == 3] == ["insert", "delete", "insert"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "one", "two"),
+    [
+        ("DATE", "2024-05-01", "2024-05-02"),
+        ("DATETIME", "2024-05-01 10:00:00", "2024-05-02 10:00:00"),
+        ("DECIMAL(10,2)", 1.5, 2.5),
+        ("TEXT", "a", "b"),
+        ("BLOB", b"a", b"b"),
+        ("BOOLEAN", 0, 1),
+    ],
+)
+def test_single_keys_of_any_type_can_be_purged(
+    sqlite_db: SQLiteFile, tmp_path: Path, declared: str, one: Any, two: Any
+) -> None:
+    sqlite_db.connection.execute(f"CREATE TABLE k (k {declared} PRIMARY KEY NOT NULL, updated_at TEXT NOT NULL)")
+    sqlite_db.connection.executemany("INSERT INTO k VALUES (?, ?)", [(one, OLD), (two, OLD)])
+    with project(sqlite_db, tmp_path, "[tables.k]\n") as opened:
+        opened.poll()
+        held = [r["k"] for r in log(opened, "k")]
+        sqlite_db.connection.execute("DELETE FROM k WHERE k = ?", (two,))
+        opened.request_backfill("k", keys=[[key] for key in held], purge=True)
+        opened.poll()
+        found = [r["k"] for r in log(opened, "k") if r["_change_type"] == "delete"]
+        assert found == [held[1]]
+
+
+def test_each_refresh_by_the_same_parent_is_asked_for(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    sqlite_db.connection.execute("CREATE TABLE p (id INTEGER PRIMARY KEY, v TEXT, updated_at TEXT NOT NULL)")
+    sqlite_db.connection.execute(
+        "CREATE TABLE c (id INTEGER PRIMARY KEY, bill INTEGER, ship INTEGER, updated_at TEXT NOT NULL)"
+    )
+    sqlite_db.connection.executemany("INSERT INTO p VALUES (?, 'first', ?)", [(1, OLD), (2, OLD)])
+    sqlite_db.connection.executemany("INSERT INTO c VALUES (?, ?, ?, ?)", [(10, 1, 2, OLD), (11, 2, 1, OLD)])
+    refresh = '[[tables.c.refresh_on]]\ntable = "p"\non = {{ {} = "id" }}\n'
+    more = "[tables.c]\n" + refresh.format("bill") + refresh.format("ship") + "[tables.p]\n"
+    with project(sqlite_db, tmp_path, more) as opened:
+        opened.run(once=True)
+        sqlite_db.connection.execute("UPDATE p SET v = 'second', updated_at = ? WHERE id = 1", (now(),))
+        opened.run(once=True)
+        assert sorted(r["id"] for r in log(opened, "c")) == [10, 10, 11, 11]
+
+
+@pytest.mark.parametrize("child", ["a", "z"])
+def test_a_parent_that_never_stops_changing_does_not_keep_a_run_from_its_end(
+    sqlite_db: SQLiteFile, tmp_path: Path, child: str
+) -> None:
+    # The parent is polled first in one case, last in the other.
+    filled(sqlite_db, 2, "p")
+    filled(sqlite_db, 2, child)
+    more = f'[tables.{child}]\n[[tables.{child}.refresh_on]]\ntable = "p"\non = {{ id = "id" }}\n[tables.p]\n'
+    with project(sqlite_db, tmp_path, more) as opened:
+        opened.run(once=True)
+        polls: list[str] = []
+
+        def busy(step: Any) -> None:
+            polls.append(step.table)
+            assert len(polls) < 200, "no end"
+            sqlite_db.connection.execute("UPDATE p SET updated_at = ? WHERE id = 1", (now(),))
+
+        sqlite_db.connection.execute("UPDATE p SET updated_at = ? WHERE id = 1", (now(),))
+        before = len(log(opened, child))
+        assert opened.run(once=True, on_step=busy) == 0
+        assert [r["id"] for r in log(opened, child)[before:]] == [1]
+
+
+def test_status_shows_why_a_backfill_fails(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 2)
+    with project(sqlite_db, tmp_path) as opened:
+        opened.poll()
+        opened.request_backfill("t", where="no_such_column = 1")
+        assert opened.run(once=True) != 0
+        assert "no_such_column" in str(opened.status()[0].error)
+        opened.cancel_backfill("t")
+        assert opened.run(once=True) == 0
+        assert opened.status()[0].error is None
+
+
+def test_what_changes_after_a_first_poll_was_interrupted_is_no_row_that_was_there(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    recent = now()
+    filled(sqlite_db, 3, at=recent)
+    with project(sqlite_db, tmp_path, "[tables.t]\nauto_backfill = false\npage_size = 1\n") as opened:
+        first = poll(opened.connector, opened.settled(opened.tracked["t"]), opened.log("t"), opened.store)
+        next(first)
+        first.close()
+        sqlite_db.connection.execute("UPDATE t SET v = 'second', updated_at = ? WHERE id = 3", (now(),))
+        opened.poll()
+        assert [(r["id"], r["v"]) for r in log(opened)] == [(3, "second")]
+
+
+def test_another_key_in_mid_backfill_is_said_and_stops_the_table(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 6)
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\n") as opened:
+        next(Runner(opened)._jobs.work(None))
+    with project(sqlite_db, tmp_path, '[tables.t]\nchunk_size = 2\nprimary_key = ["v", "id"]\n') as opened:
+        assert opened.run(once=True) == 2
+        assert "sidecar watermark reset t" in str(opened.status()[0].error)
+
+
+def test_a_cancelled_backfill_stays_cancelled_however_many_others_are(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 6)
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\n") as opened:
+        jobs = Runner(opened)._jobs
+        next(jobs.work(None))
+        jobs.close()
+        for n in range(25):
+            opened.request_backfill("t", keys=[str(n)])
+        assert len(opened.cancel_backfill("t")) == 26
+        opened.run(once=True)
+        assert [r["id"] for r in log(opened)] == [1, 2, 6]  # the last one is the polls'
+
+
+def test_a_consistent_copy_goes_on_where_the_folder_of_requests_is_lost(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    filled(sqlite_db, 6)
+    with project(sqlite_db, tmp_path, "[tables.t]\nchunk_size = 2\nconsistent = true\n") as opened:
+        jobs = Runner(opened)._jobs
+        next(jobs.work(None))
+        jobs.close()
+        shutil.rmtree(tmp_path / "state" / "backfills")
+        opened.run(once=True)
+        assert sorted(r["id"] for r in log(opened)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_request_of_many_keys_is_read_once(
+    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(sqlite_db, 10)
+    read: list[Path] = []
+    load = requests._load
+
+    def counted(path: Path) -> requests.Request:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(requests, "_load", counted)
+    with project(sqlite_db, tmp_path) as opened:
+        opened.poll()
+        opened.request_backfill("t", keys=[[n] for n in range(5_000)])
+        read.clear()
+        opened.poll()
+        assert [r["id"] for r in log(opened)] == [*range(1, 11), *range(1, 11)]
+        # Once as it waits, once as it runs.
+        assert len(read) == 2
