@@ -13,8 +13,9 @@ from connectors.sqlite import SQLiteConnector
 from sidecar import Sidecar, requests
 from sidecar.clock import SystemClock, iso
 from sidecar.jobs import Jobs
-from sidecar.model import Strain
+from sidecar.model import Scope, Strain
 from sidecar.poll import poll
+from sidecar.requests import Requests
 from sidecar.runner import Runner
 from tests.conftest import SQLiteFile
 
@@ -300,7 +301,7 @@ def test_status_shows_why_a_backfill_fails(sqlite_db: SQLiteFile, tmp_path: Path
     filled(sqlite_db, 2)
     with project(sqlite_db, tmp_path) as opened:
         opened.poll()
-        opened.request_backfill("t", where="no_such_column = 1")
+        Requests(tmp_path / opened.settings.state.path).ask("t", 1, scope=Scope(where="no_such_column = 1"))
         assert opened.run(once=True) != 0
         assert "no_such_column" in str(opened.status()[0].error)
         opened.cancel_backfill("t")

@@ -29,6 +29,7 @@ from tests.property.world import KEYS, Knows
 from tests.servers import Database, make
 
 SETTINGS = settings(PROMISE, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 15, stateful_step_count=50)
+ON_POSTGRES = settings(SETTINGS, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 6)
 
 readers = st.integers(0, READERS - 1)
 some_keys = st.lists(keys, min_size=1, max_size=5, unique=True)
@@ -261,4 +262,4 @@ def test_backfills_beside_polls_keep_the_promise_on_postgres(
     if knows == "sessions":
         make(sessions.admin, f'GRANT pg_read_all_stats TO "{pg.reader}"')
     machine = consistent(BackfillOnPostgres) if one_instant else BackfillOnPostgres
-    held(machine, lambda: PostgresWorld(sessions, kind, relation, knows), SETTINGS)
+    held(machine, lambda: PostgresWorld(sessions, kind, relation, knows), ON_POSTGRES)

@@ -16,7 +16,8 @@ import sidecar
 from sidecar.backfills import keys_in, positions
 from sidecar.clock import SECOND, Clock, FakeClock, instant
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Table, Tracked
+from sidecar.model import Column, Scope, Table, Tracked
+from sidecar.requests import Requests
 from tests.cases.harness import Project, Row
 from tests.conftest import SQLiteFile
 from tests.servers import Database
@@ -140,9 +141,16 @@ def test_what_cannot_be_asked_for_is_said(items: Project, arguments: list[str], 
     assert len(json.loads(items.cli("backfill", "--list", "--json").out)) == 1
 
 
-def test_a_condition_that_the_source_refuses_fails_that_table_until_it_is_cancelled(items: Project) -> None:
+def test_a_condition_that_the_source_refuses_is_refused_when_it_is_asked_for(items: Project) -> None:
     items.poll()
-    assert items.cli("backfill", "items", "--where", "nowhere = 1").code == 0
+    found = items.cli("backfill", "items", "--where", "nowhere = 1")
+    assert (found.code, "nowhere" in found.err, "Traceback" in found.text) == (2, True, False), found.text
+    assert items.cli("backfill", "--list").text.count("waiting") == 0
+
+
+def test_a_condition_that_holds_no_more_fails_that_table_until_it_is_cancelled(items: Project) -> None:
+    items.poll()
+    Requests(items.folder / "state").ask("items", 1, scope=Scope(where="nowhere = 1"))
     found = items.cli("run", "--once")
     assert (found.code, "nowhere" in found.err) == (2, True), found.text
     assert "Traceback" not in found.text
