@@ -15,6 +15,9 @@ from tests.servers import Database
 
 COPYING_POINTS = ("backfill-begun", "chunk-read", "chunk-written", "chunk-saved", "backfill-finished")
 ASKING_POINTS = ("backfill-requested", "keys-purged", "refresh-requested")
+LOST = [False, pytest.param(True, marks=pytest.mark.soak)]
+"""Of those that lose their state as well, what CI runs are the ones on PostgreSQL and the purges."""
+
 KILLS = [
     *("backfill-requested", "backfill-requested:2", "backfill-begun:1", "backfill-begun:2", "chunk-read:1"),
     *("chunk-read:6", "chunk-written:1", "chunk-written:5", "chunk-saved:1", "chunk-saved:6"),
@@ -67,7 +70,7 @@ def killed_in_a_first_backfill(source: Source, folder: Path, point: str, *, lose
     assert project.rows_read("t", "all") + project.rows_read("u", "all") == before, "a backfill is made once"
 
 
-@pytest.mark.parametrize("lose", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("lose", LOST, ids=["state kept", "state lost"])
 @pytest.mark.parametrize("point", KILLS)
 def test_a_first_backfill_that_is_killed_goes_on(sqlite: SQLiteSource, tmp_path: Path, point: str, lose: bool) -> None:
     killed_in_a_first_backfill(sqlite, tmp_path / "project", point, lose=lose, consistent=False)
@@ -87,7 +90,7 @@ def test_a_first_backfill_by_two_readers_that_is_killed_and_loses_its_state_goes
     killed_in_a_first_backfill(source, tmp_path / "project", point, lose=True, consistent=False)
 
 
-@pytest.mark.parametrize("lose", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("lose", LOST, ids=["state kept", "state lost"])
 @pytest.mark.parametrize("point", ["backfill-begun:2", "chunk-read:4", "chunk-written:5", "chunk-saved:5"])
 def test_a_copy_of_one_instant_that_is_killed_goes_on(
     sqlite: SQLiteSource, tmp_path: Path, point: str, lose: bool
@@ -95,7 +98,7 @@ def test_a_copy_of_one_instant_that_is_killed_goes_on(
     killed_in_a_first_backfill(sqlite, tmp_path / "project", point, lose=lose, consistent=True)
 
 
-@pytest.mark.parametrize("lose", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("lose", LOST, ids=["state kept", "state lost"])
 @pytest.mark.parametrize("point", ["backfill-begun:2", "chunk-written:5", "chunk-saved:5"])
 def test_a_copy_of_one_instant_by_two_readers_that_is_killed_goes_on(
     pg: Database, tmp_path: Path, point: str, lose: bool

@@ -121,6 +121,7 @@ def _within(number: int, page: Page) -> bool:
     return int(str(low)) < number <= int(str(high))
 
 
+@pytest.mark.soak
 def test_polls_and_sinks_go_on_meanwhile(
     pg: Database, admin: Connection, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_polls_and_sinks_go_on_meanwhile(
     assert spark.read.parquet(str(tmp_path / "lake" / "t")).count() > ROWS
 
 
+@pytest.mark.soak
 def test_what_a_task_cannot_read_is_named_as_it_would_be_here(
     pg: Database, admin: Connection, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_what_a_task_cannot_read_is_named_as_it_would_be_here(
     assert pg.reader_password not in said["spark"]
 
 
+@pytest.mark.soak
 def test_a_session_without_the_package_says_what_to_do(
     pg: Database, admin: Connection, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,8 +28,8 @@ from tests.property.test_promise import Promise, PromiseOnPostgres, held, keys, 
 from tests.property.world import KEYS, Knows
 from tests.servers import Database, make
 
-SETTINGS = settings(PROMISE, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 15, stateful_step_count=50)
-ON_POSTGRES = settings(SETTINGS, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 6)
+SETTINGS = settings(PROMISE, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 8, stateful_step_count=50)
+ON_POSTGRES = settings(SETTINGS, max_examples=200 if os.environ.get("SIDECAR_SOAK") else 4)
 
 readers = st.integers(0, READERS - 1)
 some_keys = st.lists(keys, min_size=1, max_size=5, unique=True)
