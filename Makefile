@@ -29,7 +29,7 @@ demo: install ## A sample shop database, changed while you watch
 	@$(BIN)/sidecar demo
 
 test: install ## Run the tests
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: install ## Check style, formatting and import layers
 	@$(BIN)/ruff check .
