@@ -6,7 +6,6 @@ waits. The request is durable before the position moves; one that is made twice 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -20,8 +19,6 @@ from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Among, Position, Refresh, Scope, Tracked
 from sidecar.requests import Requests
 from sidecar.state import WatermarkStore
-
-log_ = logging.getLogger("sidecar")
 
 
 def consumer(child: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -43,7 +44,7 @@ def unseen(
     for share in range(shares):
 
         def counts(key: bytes, share: int = share) -> bool:
-            return key[-1] % shares == share and (wanted is None or key in wanted) and key not in met
+            return share_of(key, shares) == share and (wanted is None or key in wanted) and key not in met
 
         for offset, places in _newest(tracked, log, began, counts).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
@@ -57,6 +58,11 @@ def unseen(
     if purged:
         log_.info("table=%s purged=%d: rows that the source does not have any more", tracked.name, purged)
     return mark
+
+
+def share_of(key: bytes, shares: int) -> int:
+    """Return which share *key* falls into. Neighbouring numbers differ in few of their bytes, so all of them count."""
+    return crc32(key) % shares
 
 
 def _newest(

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -33,7 +33,7 @@ _KEPT = 20
 class Request:
     """What is to be backfilled, why, and since when that is wanted (microseconds UTC).
 
-    `purge`: afterwards, delete from the log what the source does not have any more. `began`: whether it has.
+    `purge`: afterwards, delete from the log what the source does not have any more. `running`: whether it has begun.
     """
 
     id: str
@@ -186,9 +186,3 @@ def _request(raw: Mapping[str, Any], *, running: bool) -> Request:
 
 def _write(path: Path, raw: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(raw, ensure_ascii=False), encoding="utf-8")
-
-
-def all_open(requests: Requests) -> Iterator[Request]:
-    """Yield the requests of all tables that have not ended."""
-    for table in sorted(requests.tables()):
-        yield from requests.open(table)

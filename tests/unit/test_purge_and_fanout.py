@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import sidecar
+from sidecar import deliveries, purge, rows
+from sidecar.model import Column, Table, Tracked
 from tests.cases.harness import Project, kinds
 from tests.conftest import SQLiteFile
 
@@ -178,3 +182,13 @@ def test_retention_waits_for_children(family: Family, sqlite_db: SQLiteFile) -> 
     with sidecar.open(family.path, read_only=True) as sc:
         assert [b.written for b in sc.backfills("orders") if b.kind == "refresh"] == [3]
         assert sc.log("customers").floor() > 0
+
+
+def test_shares_of_a_purge_are_alike_for_numbers_too() -> None:
+    columns = (Column("id", "bigint", pa.int64(), nullable=False),)
+    tracked = Tracked(Table("t", ("t",), columns, ("id",)), ("id",), "updated_at", columns=columns)
+    values = pa.table({"id": pa.array(range(10_000), pa.int64())})
+    keys = deliveries.as_bytes(rows.keys_of(tracked, values))
+    counts = Counter(purge.share_of(key, 8) for key in keys)
+    assert len(counts) == 8
+    assert max(counts.values()) < 2 * min(counts.values())

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.errors import StateDamaged
 from sidecar.model import ALL, Among, Scope
-from sidecar.requests import Requests, all_open
+from sidecar.requests import Requests
 
 KEYS = Scope(among=Among(("id", "name"), ((2**60, "é"), (-1, "a,b"))))
 
@@ -25,7 +25,8 @@ def test_a_request_is_found_again_as_it_was_made(requests: Requests, tmp_path: P
     again = Requests(tmp_path)
     assert again.open("My.Table/é") == [asked]
     assert again.tables() == {"My.Table/é"}
-    assert list(all_open(again)) == [asked]
+    assert again.open(asked.table) == [asked]
+    assert again.tables() == {asked.table}
 
 
 def test_what_waits_already_is_not_asked_for_twice(requests: Requests) -> None:
