@@ -90,7 +90,9 @@ def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple
 
     SettingsError names the first one that is no key of the table.
     """
-    split = [next(csv.reader([key]), None) or [""] if isinstance(key, str) else list(key) for key in keys]
+    split: list[list[object]] = [
+        list(next(csv.reader([key]), ())) or [""] if isinstance(key, str) else list(key) for key in keys
+    ]
     if not split:
         raise SettingsError(f'table "{tracked.name}": no keys are given')
     for values in split:

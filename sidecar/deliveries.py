@@ -61,7 +61,7 @@ def joined(parts: Sequence[Records]) -> Records:
 
 def limits(closed: Mapping[PassName, int | None], floor: int | None) -> Integers:
     """Return up to which values, field by field from UPDATED on, no later poll can meet a row again."""
-    values = [closed.get(name) for name in ("updated", "deleted", "created")]
+    values = [closed.get("updated"), closed.get("deleted"), closed.get("created")]
     floors = None if floor is None else floor - 1
     return np.array([NONE if v is None else v for v in (*values, floors)], dtype=np.int64)
 

@@ -92,7 +92,7 @@ def positive(value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("must be a whole number above 0")
-    return value
+    return int(value)
 
 
 def scalars(value: Any) -> tuple[Scalar, ...]:
