@@ -32,7 +32,7 @@ from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, Watermark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sidecar.runner import PollResult
+    from sidecar.results import PollResult
 
 
 @dataclass(frozen=True, slots=True)
