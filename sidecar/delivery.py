@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, faults, feed
+from sidecar import consumers, faults, feed, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
@@ -133,7 +133,7 @@ class Delivery:
         _, alike = log.columns(after + 1)
         last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):
-            size += segment.path.stat().st_size
+            size += storage.size(segment.file)
             if size >= self._batch_bytes or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last

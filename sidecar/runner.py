@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar import fanout, retention
+from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
@@ -243,6 +243,7 @@ class Runner:
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
+        recovery.settle(self.sidecar.log(tracked.name), store)
         if self._jobs.holds(tracked, store.watermark(tracked.name)):
             return
         log = self.sidecar.log(tracked.name)
