@@ -56,6 +56,15 @@ class Delivery:
         mark = store.watermark(tracked.name) if sinks else None
         return mark is not None and any(store.position(tracked.name, s.name).acknowledged < mark.offset for s in sinks)
 
+    def has_full_batch(self, tracked: Tracked) -> bool:
+        """Return whether *tracked*'s log holds as much as a batch may, beyond what one of its sinks has had."""
+        sinks, store = self.wanting(tracked), self._sidecar.store
+        if not sinks:
+            return False
+        had = min(store.position(tracked.name, sink.name).acknowledged for sink in sinks)
+        log = self._sidecar.log(tracked.name)
+        return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
+
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
         return any(name == table for name, _ in tuple(self.failures))

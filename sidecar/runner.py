@@ -149,6 +149,9 @@ class Runner:
             copied.add(step.table)
             if results is not None:
                 results[step.table].add(step)
+            elif self._delivery.has_full_batch(self.sidecar.tracked[step.table]):
+                # Spark has something to do while the source is read.
+                self._feeding.ask(self.sidecar.tracked[step.table])
             if self.on_step is not None:
                 self.on_step(step)
         return copied
