@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from sidecar import config, consumers, recovery, retention, storage
+from sidecar import config, consumers, feed, recovery, retention, storage
 from sidecar.changelog import ChangeLog
 from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged, StateUnavailable
@@ -17,6 +20,9 @@ from sidecar.storage import StorePath, locate
 from tests import stores
 from tests.stores import KEY, SECRET, Store
 from tests.unit.test_changelog import changes, fill, mark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 KEYS = {"access_key": KEY, "secret_key": SECRET}
 
@@ -225,3 +231,35 @@ def test_a_bucket_that_is_not_there_is_a_matter_of_the_settings(s3: Store) -> No
     log = ChangeLog(locate("s3://nowhere/log", {**s3.options, **KEYS}), "t")
     with pytest.raises(SettingsError, match=r"s3://nowhere/log/t/0*1\.parquet: the store refuses: .*NO_SUCH_BUCKET"):
         fill(log, 1)
+
+
+# -- to Spark ----------------------------------------------------------------------------------------------------------
+
+
+def test_spark_gets_a_log_in_a_store_as_it_gets_one_on_a_disk(
+    spark: SparkSession, root: StorePath, tmp_path: Path
+) -> None:
+    frames = []
+    for place in (root, tmp_path):
+        log = fill(ChangeLog(place, "t"), 2)
+        more = pa.table(
+            {
+                "_commit_version": pa.array([3, 3], pa.int64()),
+                "id": pa.array([7, 8], pa.int64()),
+                "at": pa.array([0, None], pa.timestamp("us", tz="UTC")),
+                "local": pa.array([1, None], pa.timestamp("us")),
+                "total": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+                "tags": pa.array([["a", None], None], pa.list_(pa.string())),
+                "raw": pa.array([b"\0\xff", None], pa.binary()),
+            }
+        )
+        log.append(3, more, mark(3), NOTHING, committed=3, origin="poll")
+        frames.append(feed.dataframe(spark, log, 1))
+    stored, on_disk = frames
+    assert stored.schema == on_disk.schema
+    assert sorted(map(str, stored.collect())) == sorted(map(str, on_disk.collect()))
+    assert stored.count() == 5
+    plan = stored._jdf.queryExecution().toString()
+    assert "sidecar_segments" in plan
+    assert SECRET not in plan
+    assert KEY not in plan
