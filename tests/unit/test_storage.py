@@ -177,6 +177,17 @@ def test_a_writer_lists_a_store_once(root: StorePath, tmp_path: Path, monkeypatc
         assert (log.last(), log.floor(), len(log.list()), log.columns(1)[1]) == (offset, 0, offset, None)
     assert len(listed) <= 1
 
+    opened: list[StorePath] = []
+    open_ = StorePath.open
+
+    def opening(path: StorePath) -> object:
+        opened.append(path)
+        return open_(path)
+
+    monkeypatch.setattr(StorePath, "open", opening)
+    assert [log.metadata(1) for _ in range(3)] == [log.metadata(1)] * 3
+    assert len(opened) == 1
+
 
 def test_a_foreign_segment_is_never_written_over(root: StorePath) -> None:
     mine, foreign = fill(ChangeLog(root, "t"), 1), ChangeLog(root, "t")
