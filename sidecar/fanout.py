@@ -81,7 +81,21 @@ def _typed(child: Tracked, own: str, data: pa.Table, theirs: str, parent: str) -
     try:
         return pc.cast(data.column(theirs), column.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        if theirs in data.column_names and _is_number(data.schema.field(theirs).type) and _is_number(column.arrow):
+            return pa.chunked_array([pa.array([_as(v, column.arrow) for v in data.column(theirs)], column.arrow)])
         raise SettingsError(
             f'table "{child.name}": refresh_on: column "{theirs}" of table "{parent}" cannot be compared with its '
             f'"{own}" ({column.type or column.arrow}): {error}'
         ) from None
+
+
+def _as(value: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
+    """Return *value* as *type_*; None where it is no number of that type, and so no child's."""
+    try:
+        return value.cast(type_)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))

@@ -33,7 +33,7 @@ from sidecar.storage import AnyPath, make_folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sidecar.runner import PollResult
+    from sidecar.results import PollResult
 
 
 @dataclass(frozen=True, slots=True)

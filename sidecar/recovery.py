@@ -50,7 +50,7 @@ def _roll_forward(log: ChangeLog, store: WatermarkStore, mark: Watermark | None,
     if last > known:
         for watermark, remembered, moved in log.replay(known):
             mark = None if moved else mark
-            store.save(log.table, _not_below(watermark, mark), remembered, forget_all=moved)
+            store.save(log.table, _not_below(watermark, mark), remembered, forget_all=moved, lazy=True)
             applied += 1
         log_.info("table=%s rolled_forward=%d from=%d to=%d", log.table, applied, known, last)
     return applied

@@ -14,6 +14,7 @@ from sidecar import deliveries, purge, rows
 from sidecar.model import Column, Table, Tracked
 from tests.cases.harness import Project, kinds
 from tests.conftest import SQLiteFile
+from tests.servers import Database, make
 
 OLD = "2024-05-01 10:00:00"
 
@@ -192,3 +193,15 @@ def test_shares_of_a_purge_are_alike_for_numbers_too() -> None:
     counts = Counter(purge.share_of(key, 8) for key in keys)
     assert len(counts) == 8
     assert max(counts.values()) < 2 * min(counts.values())
+
+
+def test_a_parent_whose_number_no_child_can_hold_has_no_children(tmp_path: Path, pg: Database) -> None:
+    s1 = pg.connect()
+    make(s1, "CREATE TABLE customers (id bigint PRIMARY KEY, name text, updated_at timestamptz NOT NULL)")
+    make(s1, "CREATE TABLE orders (id int PRIMARY KEY, customer int, updated_at timestamptz NOT NULL)")
+    make(s1, f"INSERT INTO customers SELECT n, 'n', '{OLD}Z' FROM unnest(ARRAY[1, 2, 1099511627776]) n")
+    make(s1, f"INSERT INTO orders SELECT n, 1 + n % 2, '{OLD}Z' FROM generate_series(1, 4) n")
+    project = Family(tmp_path, pg.url, {"customers": {}, "orders": {}})
+    assert len(run(project)) == 4
+    make(s1, "UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00Z' WHERE id <> 2")
+    assert run(project) == [(2, "backfill"), (4, "backfill")]
