@@ -76,6 +76,7 @@ class ChangeLog:
         self._newest: tuple[int, pa.Schema, int, int] | None = None
         self._is_writer = False
         self._held: _Held | None = None
+        self._asked: Metadata | None = None
 
     @property
     def folder(self) -> Path:
@@ -102,8 +103,16 @@ class ChangeLog:
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
+        if self._asked is not None and self._asked.offset == offset:
+            return self._asked
         path = self._existing(offset)
-        return None if path is None else segments.metadata(path)
+        if path is None:
+            return None
+        found = segments.metadata(path)
+        if not isinstance(path, Path):
+            # What retention asks for at each turn, for as long as the oldest segment is not old enough.
+            self._asked = found
+        return found
 
     def rows(self, since: int = 0, until: int | None = None) -> Iterator[dict[str, object]]:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
@@ -335,8 +344,8 @@ class ChangeLog:
         return storage.local(self.file(offset))
 
     def _existing(self, offset: int) -> AnyPath | None:
-        path = self.file(offset)
-        if path.exists():
+        path, held = self.file(offset), self._held
+        if (held is not None and 0 < offset - held.floor <= len(held.segments)) or path.exists():
             return path
         if offset <= self.floor():
             self.list(offset - 1, offset)

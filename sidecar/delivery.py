@@ -72,8 +72,12 @@ class Delivery:
     def deliver(self, tracked: Tracked) -> None:
         """Deliver all that *tracked*'s log holds. One sink that fails does not hold the others."""
         for sink in self.wanting(tracked):
-            while not self._stop.is_set() and self._deliver(sink, tracked):
-                pass
+            try:
+                while not self._stop.is_set() and self._deliver(sink, tracked):
+                    pass
+            except SidecarError as error:
+                # The log cannot be asked where the sink is to go on: the next round asks again.
+                self._failed(f"{tracked.name} → {sink.name}", error)
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sidecar import storage
+from sidecar import stored_feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import VARIANT
+from sidecar.segments import Segment
+from sidecar.storage import StorePath, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +41,15 @@ def dataframe(
             f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
             f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
         )
-    columns = spark_schema(newest)
+    return _parsed(_read(spark, segments, spark_schema(newest)), newest)
+
+
+def _read(spark: SparkSession, segments: list[Segment], columns: StructType) -> DataFrame:
+    first = segments[0].file
+    if isinstance(first, StorePath) and not stored_feed.spark_reads(spark, first):
+        return stored_feed.frame(spark, segments, columns)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return _parsed(reader.parquet(*(storage.for_spark(s.file) for s in segments)), newest)
+    return reader.parquet(*(for_spark(s.file) for s in segments))
 
 
 def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:

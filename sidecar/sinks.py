@@ -184,4 +184,7 @@ def _reason(error: Exception) -> str:
     """Return in one line why *error* happened; of an error in the JVM, what the JVM says."""
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # What Python says in an executor is at the end of what the JVM says of it.
+    said = [line for line in lines if "sidecar.errors." in line] if "from the Python worker" in lines[0] else []
+    return (said[-1] if said else lines[0]).rstrip(".")

@@ -13,7 +13,6 @@ import functools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,6 +190,8 @@ def write_durably(
     if isinstance(path, Path):
         files.write_durably(path, write, between=between)
         return path
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="sidecar-") as folder:
         aside = Path(folder, path.name)
         try:

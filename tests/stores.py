@@ -33,8 +33,9 @@ class Store:
 
     @property
     def settings(self) -> str:
-        """What stands under [state]; the secret is in the environment, under the names that AWS gives it."""
-        said = ", ".join(f'{name} = "{value}"' for name, value in self.options.items())
+        """What stands under [state]; the key and its secret are in the environment, as S3_KEY and S3_SECRET."""
+        options = {**self.options, "access_key": "${S3_KEY}", "secret_key": "${S3_SECRET}"}
+        said = ", ".join(f'{name} = "{value}"' for name, value in options.items())
         return f'log = "{self.url}"\noptions = {{ {said} }}\n'
 
     def files(self) -> pyarrow.fs.FileSystem:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from sidecar.files import filename
 from tests import stores
-from tests.fault.harness import KILLED, Project, SQLiteSource, Writer, clean, holds, now
+from tests.fault.harness import KILLED, Project, SQLiteSource, Writer, clean, holds, now, wait_for
 from tests.stores import KEY, SECRET, Store
 
 CRASHES = ("segment-written", "segment-renamed:2", "watermark-saved:3")
@@ -157,6 +159,30 @@ def test_a_store_that_goes_away_costs_nothing_but_time(source: SQLiteSource, tmp
         s3.start()
         clean(project.run())
         holds(source, project)
+
+
+def test_a_loop_outlives_a_store_that_goes_away(source: SQLiteSource, tmp_path: Path) -> None:
+    with stores.store("loop") as s3:
+        project = Project(tmp_path / "project", source.url, log_settings=in_s3(s3, s3.url))
+        writer = Writer(source, seed=4)
+        writer.write(20)
+        with project.running("run", "--interval", "0.2s") as running:
+            wait_for(lambda: folds(source, project))
+            s3.stop()
+            writer.write(20)
+            wait_for(lambda: "cannot be reached" in running.said.read_text())
+            s3.start()
+            writer.write(20)
+            wait_for(lambda: folds(source, project))
+            os.kill(running.process.pid, signal.SIGTERM)
+            assert running.ended().code == 0
+        holds(source, project)
+
+
+def folds(source: SQLiteSource, project: Project) -> bool:
+    """Return whether the logs have all that is in the source."""
+    found = [{row["id"]: row["v"] for row in project.changes(table)} for table in ("t", "u")]
+    return found == [{key: v for key, (v, _) in source.content(table).items()} for table in ("t", "u")]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sidecar import recovery
 from sidecar.clock import SECOND
+from sidecar.errors import StateUnavailable
+from sidecar.storage import StorePath, locate
+from tests import stores
 from tests.property.postgres_world import PostgresWorld, Relation, Sessions
 from tests.property.sqlite_world import FORMS, SHAPES, SQLiteWorld
 from tests.property.world import KEYS, LOOKBACK, START, Follower, Knows, Open, World
 from tests.servers import Database, make
+from tests.stores import KEY, SECRET, Store
 
 SETTINGS = settings(
     max_examples=200 if os.environ.get("SIDECAR_SOAK") else 8,
@@ -58,10 +63,13 @@ class Promise(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = type(self).make()
-        self.follower = Follower(self.world)
+        self.follower = self.follow()
         self.version = 0
         self.greatest = START - 7200 * SECOND
         self.open: dict[int, Open] = {}
+
+    def follow(self) -> Follower:
+        return Follower(self.world)
 
     def teardown(self) -> None:
         try:
@@ -288,6 +296,53 @@ class PromiseOnPostgres(Promise):
         return [*super()._under_way(but), *self.prepared.values()]
 
 
+class StoredFollower(Follower):
+    """A follower whose log is in S3, where an answer may be lost: of a write that got there, or of one that did not."""
+
+    def __init__(self, world: World, s3: Store) -> None:
+        super().__init__(world, locate(s3.url, {**s3.options, "access_key": KEY, "secret_key": SECRET}))
+        recovery.recover(self.log, self.store)
+        self._s3 = s3
+
+    def page(self) -> bool:
+        try:
+            return super().page()
+        except StateUnavailable:
+            self._steps = None
+            recovery.settle(self.log, self.store)
+            return super().page()
+
+    def close(self) -> None:
+        super().close()
+        self._s3.files().delete_dir_contents(self._s3.bucket)
+
+
+class PromiseInS3(Promise):
+    """And a store that does not always answer."""
+
+    s3: ClassVar[Store]
+    _put = StorePath.put
+
+    def follow(self) -> Follower:
+        return StoredFollower(self.world, self.s3)
+
+    @rule(reached=st.booleans())
+    def the_next_write_gets_no_answer(self, reached: bool) -> None:
+        def put(self: StorePath, data: bytes) -> StorePath:
+            StorePath.put = PromiseInS3._put  # type: ignore[method-assign]
+            if reached:
+                self.put(data)
+            raise StateUnavailable(f"{self}: no answer")
+
+        StorePath.put = put  # type: ignore[method-assign]
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            StorePath.put = PromiseInS3._put  # type: ignore[method-assign]
+
+
 def held(machine: type[Promise], make_: Callable[[], World], how: hypothesis.settings = SETTINGS) -> None:
     """Run *machine* on worlds that *make_* makes; or again the example that a failure named."""
     named = type(machine.__name__, (machine,), {"make": staticmethod(make_)})
@@ -303,6 +358,13 @@ pytestmark = pytest.mark.timeout(1800)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_promise_holds_on_sqlite(form: str) -> None:
     held(Promise, lambda: SQLiteWorld(form))
+
+
+def test_the_promise_holds_for_a_log_in_s3() -> None:
+    with stores.store("promise") as s3:
+        machine = type("PromiseInOneS3", (PromiseInS3,), {"s3": s3})
+        few = settings(SETTINGS, max_examples=SETTINGS.max_examples // 4, stateful_step_count=25)
+        held(machine, lambda: SQLiteWorld(next(iter(FORMS))), few)
 
 
 @pytest.mark.parametrize(

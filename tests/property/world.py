@@ -20,6 +20,7 @@ from sidecar.connector import SourceConnector
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll
 from sidecar.state import RocksDBWatermarkStore, WatermarkStore
+from sidecar.storage import AnyPath
 
 KEYS = range(12)
 SPLIT = ((3,), (7,))
@@ -87,12 +88,13 @@ def folder(name: str) -> Path:
 class Follower:
     """Polls a world into a log, and can be killed, restarted, or robbed of its state between any two pages."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, root: AnyPath | None = None) -> None:
         self.world = world
         self.folder = folder("property")
         self.connector = world.connector()
         self.tracked = world.tracked(self.connector)
-        self.log = ChangeLog(self.folder / "log", self.tracked.name)
+        self.root = root or self.folder / "log"
+        self.log = ChangeLog(self.root, self.tracked.name, self.folder)
         self.store: WatermarkStore = RocksDBWatermarkStore(self.folder / "db", create=True)
         self.closed: dict[str, int] = {}
         self._steps: Generator[Step, None, None] | None = None
@@ -135,6 +137,7 @@ class Follower:
         if lose_state:
             shutil.rmtree(self.folder / "db")
         self.store = RocksDBWatermarkStore(self.folder / "db", create=lose_state)
+        self.log = ChangeLog(self.root, self.tracked.name, self.folder)
         recovery.recover(self.log, self.store)
         if lose_state:
             self.closed = {}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from sidecar import config, consumers, recovery, retention, storage
+from sidecar import config, consumers, feed, recovery, retention, storage
 from sidecar.changelog import ChangeLog
 from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged, StateUnavailable
@@ -17,6 +20,9 @@ from sidecar.storage import StorePath, locate
 from tests import stores
 from tests.stores import KEY, SECRET, Store
 from tests.unit.test_changelog import changes, fill, mark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 KEYS = {"access_key": KEY, "secret_key": SECRET}
 
@@ -171,6 +177,17 @@ def test_a_writer_lists_a_store_once(root: StorePath, tmp_path: Path, monkeypatc
         assert (log.last(), log.floor(), len(log.list()), log.columns(1)[1]) == (offset, 0, offset, None)
     assert len(listed) <= 1
 
+    opened: list[StorePath] = []
+    open_ = StorePath.open
+
+    def opening(path: StorePath) -> object:
+        opened.append(path)
+        return open_(path)
+
+    monkeypatch.setattr(StorePath, "open", opening)
+    assert [log.metadata(1) for _ in range(3)] == [log.metadata(1)] * 3
+    assert len(opened) == 1
+
 
 def test_a_foreign_segment_is_never_written_over(root: StorePath) -> None:
     mine, foreign = fill(ChangeLog(root, "t"), 1), ChangeLog(root, "t")
@@ -225,3 +242,35 @@ def test_a_bucket_that_is_not_there_is_a_matter_of_the_settings(s3: Store) -> No
     log = ChangeLog(locate("s3://nowhere/log", {**s3.options, **KEYS}), "t")
     with pytest.raises(SettingsError, match=r"s3://nowhere/log/t/0*1\.parquet: the store refuses: .*NO_SUCH_BUCKET"):
         fill(log, 1)
+
+
+# -- to Spark ----------------------------------------------------------------------------------------------------------
+
+
+def test_spark_gets_a_log_in_a_store_as_it_gets_one_on_a_disk(
+    spark: SparkSession, root: StorePath, tmp_path: Path
+) -> None:
+    frames = []
+    for place in (root, tmp_path):
+        log = fill(ChangeLog(place, "t"), 2)
+        more = pa.table(
+            {
+                "_commit_version": pa.array([3, 3], pa.int64()),
+                "id": pa.array([7, 8], pa.int64()),
+                "at": pa.array([0, None], pa.timestamp("us", tz="UTC")),
+                "local": pa.array([1, None], pa.timestamp("us")),
+                "total": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+                "tags": pa.array([["a", None], None], pa.list_(pa.string())),
+                "raw": pa.array([b"\0\xff", None], pa.binary()),
+            }
+        )
+        log.append(3, more, mark(3), NOTHING, committed=3, origin="poll")
+        frames.append(feed.dataframe(spark, log, 1))
+    stored, on_disk = frames
+    assert stored.schema == on_disk.schema
+    assert sorted(map(str, stored.collect())) == sorted(map(str, on_disk.collect()))
+    assert stored.count() == 5
+    plan = stored._jdf.queryExecution().toString()
+    assert "sidecar_segments" in plan
+    assert SECRET not in plan
+    assert KEY not in plan

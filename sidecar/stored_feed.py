@@ -1,0 +1,97 @@
+"""The feed of a log in an object store that Spark itself does not reach: its executors read the files by pyarrow.
+
+Spark from pip has no client for any store. Where somebody has added one, and it gets at the files, it is used. How the
+store is reached, secrets included, travels to the executors inside the pickled reader, not among the options: these are
+part of Spark's plans.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sidecar import segments, storage
+from sidecar.segments import Segment
+from sidecar.storage import StorePath
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+TASK = 16 << 20
+"""So many bytes of the log make a task."""
+
+_reached: weakref.WeakKeyDictionary[SparkSession, dict[StorePath, bool]] = weakref.WeakKeyDictionary()
+
+
+def spark_reads(spark: SparkSession, segment: StorePath) -> bool:
+    """Return whether *spark* reads files beside *segment* by itself; asked once a session and folder."""
+    known = _reached.setdefault(spark, {})
+    if segment.parent not in known:
+        try:
+            # What finds no client for such an address, or may not look there, fails here and not in a job.
+            spark.read.schema("x int").parquet(storage.for_spark(segment))
+            known[segment.parent] = True
+        except Exception:
+            known[segment.parent] = False
+    return known[segment.parent]
+
+
+def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) -> DataFrame:
+    """Return the changes in *found* as *columns*; those that a segment does not have are NULL."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    target = to_arrow_schema(columns, timezone="UTC")
+    groups = list(_groups(found))
+
+    # These are made here, so that they are pickled with what they refer to, and not by name.
+    class Reader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(group) for group in groups]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            for path in partition.value:
+                yield from conformed(segments.read(path), target).to_batches(max_chunksize=65_536)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "sidecar_segments"
+
+        def schema(self) -> StructType:
+            return columns
+
+        def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  it is asked for by this name
+            return Reader()
+
+    spark.dataSource.register(Source)
+    # The option is for whoever reads a plan.
+    said = json.dumps([str(found[0].file), str(found[-1].file)])
+    return spark.read.format("sidecar_segments").option("files", said).load()
+
+
+def conformed(data: pa.Table, target: pa.Schema) -> pa.Table:
+    """Return *data* in exactly the layout *target*: Spark takes any other for something else."""
+    arrays = [
+        data.column(field.name).cast(field.type) if field.name in data.column_names else pa.nulls(len(data), field.type)
+        for field in target
+    ]
+    return pa.table(arrays, schema=target)
+
+
+def _groups(found: Sequence[Segment]) -> Iterator[list[storage.AnyPath]]:
+    group: list[storage.AnyPath] = []
+    full = 0
+    for segment in found:
+        group.append(segment.file)
+        full += storage.size(segment.file)
+        if full >= TASK:
+            yield group
+            group, full = [], 0
+    if group:
+        yield group
