@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -63,7 +64,9 @@ class Delivery:
             return False
         had = min(store.position(tracked.name, sink.name).acknowledged for sink in sinks)
         log = self._sidecar.log(tracked.name)
-        return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
+        with contextlib.suppress(SidecarError):  # what the log cannot say now, the delivery meets as well
+            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
+        return False
 
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
@@ -77,7 +80,7 @@ class Delivery:
                     pass
             except SidecarError as error:
                 # The log cannot be asked where the sink is to go on: the next round asks again.
-                self._failed(f"{tracked.name} → {sink.name}", error)
+                self._failed(tracked.name, sink, error)
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
@@ -130,15 +133,18 @@ class Delivery:
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
-            self.failures[name, sink.name] = error
-            store.note(name, str(error))
-            log_.error("%s", error)
+            self._failed(name, sink, error)
             return False
         if self.failures.pop((name, sink.name), None) is not None:
             store.note(name, None)
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
+
+    def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
+        self.failures[table, sink.name] = error
+        self._sidecar.store.note(table, str(error))
+        log_.error("%s", error)
 
     def _end(self, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
