@@ -262,8 +262,11 @@ def read(path: Path) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Return the environment of somebody who has installed the package that stands at *root*."""
+    """Return the environment of somebody who has installed the package that stands at *root*, and a Java."""
+    from sidecar import spark
+
     return os.environ | {
+        "JAVA_HOME": str(spark._home(spark.find_java())),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "sidecar" / "discovery")]),
         "TZ": "UTC",
