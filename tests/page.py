@@ -51,6 +51,9 @@ CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL, statu
 CREATE INDEX customers_by_update ON customers (updated_at, id);
 CREATE INDEX orders_by_update ON orders (updated_at, id);
 """
+ANY_PORT = {"SPARK_TESTING": "1"}
+"""Else Spark Connect takes port 15002, or fails: another test may have it."""
+
 NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Grace")
 ORDERS = 20
 
@@ -187,7 +190,11 @@ class Reader:
     def bash(self, block: Block) -> None:
         """Run it with the environment's programs first on the PATH."""
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, check=False
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            env=os.environ | (ANY_PORT if block.text.startswith("spark-pipelines") else {}),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise Wrong(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")

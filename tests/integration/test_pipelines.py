@@ -12,7 +12,7 @@ import pytest
 
 from sidecar import spark as lean
 from tests.cases.harness import Project
-from tests.page import environment, make_shop
+from tests.page import ANY_PORT, environment, make_shop
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,7 +117,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", DRIVER],
         cwd=folder,
-        env=environment(ROOT) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": lean.LOCAL_ADDRESS},
+        env=environment(ROOT) | ANY_PORT | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": lean.LOCAL_ADDRESS},
         capture_output=True,
         text=True,
         timeout=250,
