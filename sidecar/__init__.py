@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog
     from sidecar.connector import Finding, Source, SourceConnector
+    from sidecar.envelope import debezium, debezium_json
     from sidecar.errors import (
         LogTruncated,
         SchemaChanged,
@@ -53,6 +54,8 @@ _WHERE = {
     "Tracked": "model",
     "WatermarkStore": "state",
     "Wishes": "model",
+    "debezium": "envelope",
+    "debezium_json": "envelope",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
@@ -81,6 +84,8 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "Tracked",
     "WatermarkStore",
     "Wishes",
+    "debezium",
+    "debezium_json",
 ]
 
 
