@@ -61,7 +61,7 @@ class Delivery:
 
             settings = self._sidecar.settings.spark
             conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-            self._spark = spark.session(config=conf)
+            self._spark = spark.session(config=conf, fast_start=settings.fast_start)
             self._own_spark = True
         return self._spark
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar import class_archive
+from sidecar.class_archive import Archive
 from sidecar.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     # Above 32 paths Spark lists files by a job on the cluster; on one disk, asking is faster.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
+
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 LOG4J2 = """\
 status = off
@@ -95,17 +99,21 @@ class _Started:
 
 _lock = threading.RLock()
 _started: _Started | None = None
+_archive: Archive | None = None
 
 
 def session(
     app_name: str = "sidecar",
     master: str = "local[2]",
     config: Mapping[str, str] | None = None,
+    *,
+    fast_start: bool = True,
 ) -> SparkSession:
     """Return the active session if there is one, as it is; else start a lean and quiet one.
 
     *config* wins over Sidecar's defaults, `spark.master` and `spark.app.name` in it included; it does not change a
-    session that already runs. Whoever asked for a session gives it back with `close`.
+    session that already runs. Whoever asked for a session gives it back with `close`. With *fast_start*, Spark's
+    classes come from an archive, if one has been made.
     """
     global _started  # noqa: PLW0603 - Spark itself allows one context in a process
     with _lock:
@@ -114,7 +122,8 @@ def session(
             if _started is not None and _is_ours(running):
                 _started.holders += 1
             return running
-        _started = _Started(_start({"spark.master": master, "spark.app.name": app_name, **(config or {})}), holders=1)
+        wanted = {"spark.master": master, "spark.app.name": app_name, **(config or {})}
+        _started = _Started(_start(wanted, fast_start=fast_start), holders=1)
         return _started.session
 
 
@@ -128,6 +137,11 @@ def close(spark: SparkSession) -> None:
         if _started.holders == 0:
             _started = None
             spark.stop()
+
+
+def archive() -> Archive | None:
+    """Return the class-data archive that the last session to be started here was looked up in, there or not."""
+    return _archive
 
 
 def find_java() -> Path:
@@ -167,16 +181,26 @@ def _is_ours(spark: SparkSession) -> bool:
     return _started is not None and spark.sparkContext is _started.session.sparkContext
 
 
-def _start(config: dict[str, str]) -> SparkSession:
+def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
+    global _archive  # noqa: PLW0603 - as the session
     java = find_java()
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.sql import SparkSession
 
+    home = _find_spark_home()
+    _archive = class_archive.find(java, Path(home, "jars"), config, os.environ) if fast_start else None
     local = config["spark.master"].startswith("local")
     settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **config}
-    settings["spark.driver.extraJavaOptions"] = _java_options(config.get("spark.driver.extraJavaOptions", ""))
+    settings["spark.driver.extraJavaOptions"] = _java_options(
+        config.get("spark.driver.extraJavaOptions", ""), "" if _archive is None else _archive.options()
+    )
     environment = {
         "JAVA_HOME": str(_home(java)),
+        # Or Spark's scripts start a Python to ask it for that.
+        "SPARK_HOME": home,
+        # A JVM that composes one command line, and is gone.
+        "SPARK_LAUNCHER_OPTS": os.environ.get("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS),
         # Or the workers run whatever `python3` is on the PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
@@ -197,14 +221,14 @@ def _start(config: dict[str, str]) -> SparkSession:
             ) from error
 
 
-def _java_options(users: str) -> str:
+def _java_options(users: str, archived: str = "") -> str:
     """Return *users* options with Sidecar's before them: of two equal ones, Java takes the last."""
-    found = [f"-Dlog4j2.configurationFile={_log4j2().as_uri()}", users]
+    found = [f"-Dlog4j2.configurationFile={_log4j2().as_uri()}", archived, users]
     elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     if not re.search(r"-XX:\+Use\w*GC\b", " ".join((users, *elsewhere))):
         # A fifth faster here than Java's own choice, and smaller. Given two collectors, Java would not start.
         found.insert(0, "-XX:+UseParallelGC")
-    return " ".join(found).strip()
+    return " ".join(filter(None, found)).strip()
 
 
 @contextlib.contextmanager
