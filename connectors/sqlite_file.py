@@ -49,6 +49,7 @@ class File:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.path = path_of(source.url)
+        self._name = str(self.path)
         self.generation = 0
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None
@@ -198,7 +199,7 @@ class File:
 
     def _stat(self) -> os.stat_result:
         try:
-            found = self.path.stat()
+            found = os.stat(self._name)  # noqa: PTH116 - at each poll, and Path takes longer than the look
         except (FileNotFoundError, NotADirectoryError) as error:
             self.close()
             if self._identity is None:

@@ -145,7 +145,7 @@ def write(
         log.append(after.offset, changes, after, remembered, committed=now, origin=ORIGIN)
         offset = after.offset if len(good) else None
         faults.point("chunk-written")
-    store.save(tracked.name, after, remembered)
+    store.save(tracked.name, after, remembered, lazy=True)
     faults.point("chunk-saved")
     done, before = is_done(job, scope), read - len(chunk.data)
     return Step(

@@ -154,15 +154,21 @@ def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:
 def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
     """Cancel the backfills of *table* that have not ended, or the one called *id_*; return their ids.
 
-    One under way stops after the chunk at hand; what it has delivered stays in the log.
+    One under way stops after the chunk at hand; what it has delivered stays in the log. SettingsError where only one is
+    open that has not begun, and that the settings would ask for again.
     """
-    requests, found = Requests(sc.settings.state.path), []
+    requests = Requests(sc.settings.state.path)
+    asked = [r for r in requests.open(table) if id_ in (None, r.id)]
+    found = [r for r in asked if r.running or r.kind != "automatic"]
+    if asked and not found:
+        raise SettingsError(
+            f'table "{table}": this backfill has not begun, and the settings ask for it: say auto_backfill = false to '
+            "follow a new table without its existing rows, or put backfill_version back; or cancel it once it runs"
+        )
     # The one under way last: that it has ended must not be forgotten before it is noticed.
-    for request_ in reversed(requests.open(table)):
-        if id_ in (None, request_.id):
-            requests.end(request_, "cancelled", sc.clock.now())
-            found.append(request_.id)
-    return found
+    for request_ in reversed(found):
+        requests.end(request_, "cancelled", sc.clock.now())
+    return [r.id for r in reversed(found)]
 
 
 def _ended(ended: Ended) -> BackfillStatus:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,14 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from sidecar import deliveries, evolution, faults, segments
+from sidecar import deliveries, evolution, faults, segments, storage
 from sidecar.codec import dump_watermark, load_watermark
 from sidecar.deliveries import Records
-from sidecar.errors import LogTruncated, StateDamaged
-from sidecar.files import filename, make_folder, write_durably
+from sidecar.errors import LogTruncated, StateDamaged, StateUnavailable
+from sidecar.files import filename
 from sidecar.model import Watermark
 from sidecar.segments import Metadata, Segment
+from sidecar.storage import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,38 @@ class SchemaVersion:
 Segments: TypeAlias = list[Segment]
 
 
-class ChangeLog:
-    """The log of one table. Any number of readers, in any process; one writer."""
+@dataclass(slots=True)
+class _Held:
+    """What is in the log, as its writer knows without asking a store for it again."""
 
-    def __init__(self, root: Path, table: str) -> None:
+    segments: Segments
+    floor: int
+
+
+class ChangeLog:
+    """The log of one table. Any number of readers, in any process; one writer.
+
+    *root*: the folder of all tables' logs, on a disk or in a store. *state*: the folder of what stays on this disk;
+    left out, that which the root is in.
+    """
+
+    def __init__(self, root: AnyPath, table: str, state: Path | None = None) -> None:
         self.table = table
-        self.folder = root / filename(table)
-        self.staging = self.folder / "_staging"
+        self.state = state or (root.parent if isinstance(root, Path) else Path())
+        self.at = root / filename(table)
+        """The table's folder, on a disk or in a store."""
+        self.staging = self.at / "_staging"
         """Where Spark's executors put chunks of a backfill until they are merged; worth nothing to another process."""
+        self.in_doubt = False
+        """Whether a store gave no answer to the last `append`: what is in the log is then to be looked at anew."""
         self._newest: tuple[int, pa.Schema, int, int] | None = None
+        self._is_writer = False
+        self._held: _Held | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The table's folder, which must be on a disk."""
+        return storage.local(self.at)
 
     def list(self, since: int = 0, until: int | None = None) -> Segments:
         """Return the segments with `since < offset <= until`, in order; LogTruncated if the first are gone."""
@@ -85,7 +108,7 @@ class ChangeLog:
     def rows(self, since: int = 0, until: int | None = None) -> Iterator[dict[str, object]]:
         """Yield the changes after offset *since*, in log order, as dictionaries by column name."""
         for segment in self.list(since, until):
-            yield from segments.rows(segment.path)
+            yield from segments.rows(segment.file)
 
     def last(self) -> int:
         """Return the offset of the last segment ever written; 0 for a log without any."""
@@ -97,7 +120,7 @@ class ChangeLog:
         found, newest = self._segments(), self._newest
         if found and newest is not None and newest[0] == found[-1].offset:
             return newest[1].remove_metadata()
-        return segments.columns(found[-1].path) if found else None
+        return segments.columns(found[-1].file) if found else None
 
     def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:
         """Return what has become of the newest segment's columns in *schema*.
@@ -123,11 +146,11 @@ class ChangeLog:
         """Yield what the columns have been, the newest version first, as far back as there are segments."""
         found = self._segments()
         while found:
-            newest = segments.metadata(found[-1].path)
+            newest = segments.metadata(found[-1].file)
             begin = bisect.bisect_left(
-                found, newest.schema_version, key=lambda s: segments.metadata(s.path).schema_version
+                found, newest.schema_version, key=lambda s: segments.metadata(s.file).schema_version
             )
-            first, schema = segments.metadata(found[begin].path), segments.columns(found[begin].path)
+            first, schema = segments.metadata(found[begin].file), segments.columns(found[begin].file)
             yield SchemaVersion(first.schema_version, first.offset, first.schema_since, first.committed, schema)
             found = found[:begin]
 
@@ -138,12 +161,12 @@ class ChangeLog:
         """
         found, last = self.list(first - 1), None
         while found:
-            since = segments.metadata(found[-1].path).schema_since
+            since = segments.metadata(found[-1].file).schema_since
             if first >= since:
-                return segments.columns(found[-1].path), last
+                return segments.columns(found[-1].file), last
             last = since - 1
             found = [s for s in found if s.offset <= last]
-        raise LookupError(f"{self.folder}: no segment {first}")
+        raise LookupError(f"{self.at}: no segment {first}")
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -159,8 +182,8 @@ class ChangeLog:
         moved: bool = False,
     ) -> Segment:
         """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
-        make_folder(self.folder)
-        path = self.path(offset)
+        storage.make_folder(self.at)
+        path = self._free(offset)
         version, since = self._version_of(offset, changes.schema)
         metadata = Metadata(offset, changes.num_rows, committed, origin, version, since, watermark, moved)
 
@@ -168,40 +191,65 @@ class ChangeLog:
             segments.write(aside, changes, metadata, remembered)
             faults.point("segment-written")
 
-        write_durably(path, write)
+        try:
+            segment = Segment(offset, storage.write_durably(path, write))
+        except StateUnavailable:
+            self._held, self.in_doubt = None, True
+            raise
         faults.point("segment-renamed")
         self._newest = offset, changes.schema, version, since
-        return Segment(offset, path)
+        if self._held is not None:
+            self._held.segments.append(segment)
+        return segment
+
+    def _free(self, offset: int) -> AnyPath:
+        """Return the path of segment *offset*, which is still to be written.
+
+        In a store nothing keeps a segment from being written twice, and there is no lock: so it is asked each time.
+        """
+        path = self.file(offset)
+        if isinstance(path, Path) or not path.exists():
+            return path
+        self._held = None
+        if self.in_doubt or (self._newest is not None and self._newest[0] >= offset):
+            self.in_doubt = True
+            raise StateUnavailable(f"{path}: has been written, as is known only now. The next poll goes on from it")
+        raise StateDamaged(
+            f"{path}: is there, and was not written by this process: two of them write this log. Stop all of them but "
+            "one, and start that one again"
+        )
 
     def _version_of(self, offset: int, schema: pa.Schema) -> tuple[int, int]:
         """Return the `schema_version` and the `schema_since` of the segment *offset*, whose columns are *schema*."""
         before = self._newest
         if before is None or before[0] != offset - 1:
-            last = Segment(offset - 1, self.path(offset - 1))
-            if not last.path.exists():
+            last = Segment(offset - 1, self.file(offset - 1))
+            if not last.file.exists():
                 # A log that begins anew: what was said of an older one's columns is over.
-                (self.folder / "_common_metadata").unlink(missing_ok=True)
+                (self.at / "_common_metadata").unlink(missing_ok=True)
                 return 1, offset
-            found = segments.metadata(last.path)
-            before = last.offset, segments.columns(last.path), found.schema_version, found.schema_since
+            found = segments.metadata(last.file)
+            before = last.offset, segments.columns(last.file), found.schema_version, found.schema_since
         _, held, version, since = before
         if not evolution.changes(held, schema):
             return version, since
         # Before the segment: whoever looks in between reads the old ones as the new columns, which is right.
-        write_durably(self.folder / "_common_metadata", lambda aside: segments.write_columns(aside, schema))
+        storage.write_durably(self.at / "_common_metadata", lambda aside: segments.write_columns(aside, schema))
         faults.point("schema-written")
         alike = all(change.kind != "changed" for change in self.changes(schema))
         return version + 1, since if alike else offset
 
     def sweep_up(self) -> None:
-        """Remove what a killed writer left half-written, and what a killed drop left standing."""
-        for aside in (*self.folder.glob(".*.tmp"), *self.folder.glob("_positions/.*.tmp")):
-            aside.unlink(missing_ok=True)
-        shutil.rmtree(self.staging, ignore_errors=True)
+        """Remove what a killed writer left half-written, and what a killed drop left standing. For the writer only."""
+        for folder in (self.at, self.at / "_positions"):
+            for aside in storage.half_written(folder):
+                aside.unlink(missing_ok=True)
+        storage.remove_all(self.staging)
+        self._is_writer = True
         floor = self.floor()
         for segment in self.standing():
             if segment.offset <= floor:
-                segment.path.unlink(missing_ok=True)
+                segment.file.unlink(missing_ok=True)
 
     def replay(self, after: int) -> Iterator[tuple[Watermark, Records, bool]]:
         """Yield, for each segment after *after*, its watermark and what it remembered: the way to roll state forward.
@@ -215,31 +263,32 @@ class ChangeLog:
             yield watermark, remembered, True
         for segment in self._segments():
             if segment.offset > after:
-                metadata = segments.metadata(segment.path)
+                metadata = segments.metadata(segment.file)
                 yield metadata.watermark, self.remembered(segment.offset), metadata.moved
 
     def remembered(self, offset: int) -> Records:
         """Return what was to be remembered of segment *offset*, which must be there."""
-        return segments.remembered(self.path(offset))
+        return segments.remembered(self.file(offset))
 
     def drop(self, through: int, watermark: Watermark, remembered: Records) -> int:
         """Drop the segments up to *through*, once *watermark* and *remembered* stand in for them; return how many."""
         doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
         floor = {"offset": through, "watermark": position, "recent": segments.pack(remembered).decode()}
-        write_durably(self.folder / "_floor.json", lambda aside: _write_text(aside, json.dumps(floor)))
+        self._held = None
+        storage.write_text(self.at / "_floor.json", json.dumps(floor))
         faults.point("floor-written")
         for segment in doomed:
-            segment.path.unlink(missing_ok=True)
+            segment.file.unlink(missing_ok=True)
             faults.point("segment-dropped")
         return len(doomed)
 
     def floor(self) -> int:
         """Return the last offset dropped by retention; 0 if none."""
-        return self._read_floor()[0]
+        return self._read_floor()[0] if self._held is None else self._held.floor
 
     def _read_floor(self) -> tuple[int, Watermark | None, Records]:
-        path = self.folder / "_floor.json"
+        path = self.at / "_floor.json"
         try:
             raw = json.loads(path.read_text())
             remembered = segments.unpack(raw["recent"].encode())
@@ -251,6 +300,8 @@ class ChangeLog:
 
     def _segments(self) -> Segments:
         """Return what may be read, in order and without a gap."""
+        if self._held is not None:
+            return list(self._held.segments)
         # A folder that changes while it is listed may show a file and not the one before it: so look twice.
         missing = 0
         for _ in range(2):
@@ -260,25 +311,31 @@ class ChangeLog:
             found = [s for s in found if s.offset > floor]
             missing = next((n for n, s in enumerate(found, floor + 1) if s.offset != n), 0)
             if not missing:
+                if self._is_writer and not isinstance(self.at, Path):
+                    # A disk's folder is asked each time: that costs nothing, and shows what has been taken away.
+                    self._held = _Held(list(found), floor)
                 return found
         raise StateDamaged(
-            f"{self.path(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
+            f"{self.file(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
             f"and read the whole table again: sidecar watermark reset {self.table}"
         )
 
     def standing(self) -> Segments:
         """Return the segment files that are there, gaps and dropped ones included."""
-        if not self.folder.is_dir():
-            return []
-        found = [Segment(int(p.stem), p) for p in self.folder.iterdir() if p.suffix == ".parquet" and p.stem.isdigit()]
+        parts = ((name.rpartition("."), path) for name, path in storage.names(self.at))
+        found = [Segment(int(stem), path) for (stem, _, end), path in parts if end == "parquet" and stem.isdigit()]
         return sorted(found, key=lambda s: s.offset)
 
-    def path(self, offset: int) -> Path:
+    def file(self, offset: int) -> AnyPath:
         """Return where segment *offset* is, or will be."""
-        return self.folder / f"{offset:020d}.parquet"
+        return self.at / f"{offset:020d}.parquet"
 
-    def _existing(self, offset: int) -> Path | None:
-        path = self.path(offset)
+    def path(self, offset: int) -> Path:
+        """Return where segment *offset* is, or will be, which must be on a disk."""
+        return storage.local(self.file(offset))
+
+    def _existing(self, offset: int) -> AnyPath | None:
+        path = self.file(offset)
         if path.exists():
             return path
         if offset <= self.floor():
@@ -286,10 +343,6 @@ class ChangeLog:
         return None
 
 
-def tables(root: Path) -> list[str]:
+def tables(root: AnyPath) -> list[str]:
     """Return the folder names of the logs under *root*."""
-    return sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
+    return storage.folders(root)

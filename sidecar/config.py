@@ -29,6 +29,7 @@ from sidecar.environment import Expanded, expand
 from sidecar.errors import SettingsError
 from sidecar.model import OnBadValue, Scalar
 from sidecar.scrub import Secrets, in_url
+from sidecar.storage import AnyPath, locate
 from sidecar.words import did_you_mean, section
 
 if TYPE_CHECKING:
@@ -78,9 +79,14 @@ class SourceSettings(_Section):
 
 
 class StateSettings(_Section):
-    """[state]: where the change log and the watermarks are, and how long segments are kept (None: for ever)."""
+    """[state]: where the watermarks and the change log are, and how long segments are kept (None: for ever).
+
+    `log` is a folder, or an address in an object store, which `options` say how to reach; None: in `path`.
+    """
 
     path: Folder = Field(default=Path(".sidecar"), validate_default=True)
+    log: Place | None = None
+    options: Options = {}
     retention: Micros | None = None
 
 
@@ -209,6 +215,12 @@ class Settings(_Section):
         return self._path.absolute().parent
 
     @property
+    def log(self) -> AnyPath:
+        """Where the change logs are, a folder a table."""
+        at = self.state
+        return at.path / "log" if at.log is None and not at.options else locate(at.log or "", at.options)
+
+    @property
     def secrets(self) -> Secrets:
         """What no log line and no error may show."""
         found = list(self._from_environment)
@@ -216,7 +228,7 @@ class Settings(_Section):
             found.append(self.source.password.get_secret_value())
         if self.source.url is not None:
             found.extend(in_url(self.source.url.get_secret_value()))
-        for options in (self.spark.conf, *(s.options for s in self.sinks.values())):
+        for options in (self.spark.conf, self.state.options, *(s.options for s in self.sinks.values())):
             found.extend(v for k, v in options.items() if _SECRET_OPTION.search(k))
         return Secrets(found)
 
@@ -301,6 +313,10 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield '[source] says no place: give url = "postgresql://user@host/database" or "sqlite:///file.db"'
     elif at.url is not None and ":" not in at.url.get_secret_value():
         yield '[source] url: is none; it begins with the kind of source, such as "postgresql://" or "sqlite:///"'
+    try:
+        _ = settings.log
+    except SettingsError as error:
+        yield f"[state] log: {error}"
     for name, table in (
         ("defaults", settings.defaults),
         *((section("tables", n), t) for n, t in settings.tables.items()),
@@ -311,7 +327,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _is_secret(loc: tuple[str | int, ...]) -> bool:
-    return loc[:2] == ("source", "password") or loc[0] == "spark" or (loc[0] == "sinks" and "options" in loc)
+    return (
+        loc[:2] in (("source", "password"), ("state", "options"))
+        or loc[0] == "spark"
+        or (loc[0] == "sinks" and "options" in loc)
+    )
 
 
 _MODELS: Mapping[str, type[_Section]] = {

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
-from sidecar import faults
+from sidecar import faults, storage
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
-from sidecar.files import filename, make_folder, write_durably
+from sidecar.files import filename
 from sidecar.state import ConsumerPosition, WatermarkStore
+from sidecar.storage import AnyPath
 
 
 def recover(log: ChangeLog, store: WatermarkStore) -> None:
     """Bring *store*'s positions in *log* up to the files."""
-    for path in sorted(_folder(log).glob("*.json")) if _folder(log).is_dir() else []:
+    for name, path in sorted(storage.names(_folder(log)), key=lambda found: found[0]):
+        if name.startswith(".") or not name.endswith(".json"):
+            continue
         try:
             raw = json.loads(path.read_text())
             position = ConsumerPosition(raw["acknowledged"], raw["intended"])
@@ -31,7 +33,7 @@ def recover(log: ChangeLog, store: WatermarkStore) -> None:
         reached, last = max(position.acknowledged, position.intended or 0), log.last()
         if reached > last:
             raise StateDamaged(
-                f'{log.folder}: ends at offset {last}, but sink "{consumer}" has had {reached}: segments are missing. '
+                f'{log.at}: ends at offset {last}, but sink "{consumer}" has had {reached}: segments are missing. '
                 "Put them back; or give these changes up and read the whole table again: "
                 f"sidecar watermark reset {log.table}"
             )
@@ -52,16 +54,12 @@ def acknowledge(log: ChangeLog, store: WatermarkStore, consumer: str, until: int
 
 
 def _save(log: ChangeLog, store: WatermarkStore, consumer: str, position: ConsumerPosition) -> None:
-    make_folder(_folder(log))
+    storage.make_folder(_folder(log))
     text = json.dumps({"consumer": consumer, **dataclasses.asdict(position)})
-    write_durably(_folder(log) / f"{filename(consumer)}.json", lambda aside: _write(aside, text))
+    storage.write_text(_folder(log) / f"{filename(consumer)}.json", text)
     faults.point("position-filed")
     store.save_position(log.table, consumer, position)
 
 
-def _folder(log: ChangeLog) -> Path:
-    return log.folder / "_positions"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
+def _folder(log: ChangeLog) -> AnyPath:
+    return log.at / "_positions"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, faults, feed
+from sidecar import consumers, executors, faults, feed, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
@@ -36,17 +36,30 @@ class Delivery:
         sidecar: Sidecar,
         spark: SparkSession | None,
         stop: threading.Event,
-        failed: Callable[[str, SidecarError], None],
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self.sinks = tuple(_sinks(sidecar.settings))
-        self._sidecar, self._spark, self._stop, self._failed = sidecar, spark, stop, failed
+        executors.check_session(spark, (sink.name for sink in self.sinks if isinstance(sink, FileSink)))
+        self.failures: dict[tuple[str, str], SidecarError] = {}
+        """Why the newest batch of a table, by (table, sink), has not been taken."""
+        self._sidecar, self._spark, self._stop = sidecar, spark, stop
         self._batch_bytes = batch_bytes
         self._own_spark = False
+        self._starting = threading.Lock()
 
     def wanting(self, tracked: Tracked) -> list[Sink]:
         """Return the sinks that *tracked* goes to."""
         return [sink for sink in self.sinks if sink.name in tracked.sinks]
+
+    def is_behind(self, tracked: Tracked) -> bool:
+        """Return whether *tracked*'s log holds what one of its sinks has not had."""
+        sinks, store = self.wanting(tracked), self._sidecar.store
+        mark = store.watermark(tracked.name) if sinks else None
+        return mark is not None and any(store.position(tracked.name, s.name).acknowledged < mark.offset for s in sinks)
+
+    def has_failed(self, table: str) -> bool:
+        """Return whether a sink has not taken the newest batch of *table*."""
+        return any(name == table for name, _ in tuple(self.failures))
 
     def deliver(self, tracked: Tracked) -> None:
         """Deliver all that *tracked*'s log holds. One sink that fails does not hold the others."""
@@ -56,14 +69,15 @@ class Delivery:
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
-        if self._spark is None:
-            from sidecar import spark
+        with self._starting:
+            if self._spark is None:
+                from sidecar import spark
 
-            settings = self._sidecar.settings.spark
-            conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-            self._spark = spark.session(config=conf, fast_start=settings.fast_start)
-            self._own_spark = True
-        return self._spark
+                settings = self._sidecar.settings.spark
+                conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
+                self._spark = spark.session(config=conf, fast_start=settings.fast_start)
+                self._own_spark = True
+            return self._spark
 
     def close(self) -> None:
         """Stop the Spark that was started here."""
@@ -104,9 +118,12 @@ class Delivery:
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
-            self._failed(f"{name} → {sink.name}", error)
+            self.failures[name, sink.name] = error
             store.note(name, str(error))
+            log_.error("%s", error)
             return False
+        if self.failures.pop((name, sink.name), None) is not None:
+            store.note(name, None)
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
@@ -117,7 +134,7 @@ class Delivery:
         _, alike = log.columns(after + 1)
         last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):
-            size += segment.path.stat().st_size
+            size += storage.size(segment.file)
             if size >= self._batch_bytes or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last

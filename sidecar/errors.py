@@ -50,6 +50,12 @@ class StateDamaged(SidecarError):
     exit_code = 5
 
 
+class StateUnavailable(SidecarError):
+    """The storage that the change log is in cannot be reached right now; trying again later may help."""
+
+    exit_code = 3
+
+
 class SinkError(SidecarError):
     """A sink failed; its batch is tried again from the acknowledged offset."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sidecar import storage
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import VARIANT
@@ -40,7 +41,7 @@ def dataframe(
         )
     columns = spark_schema(newest)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return _parsed(reader.parquet(*(str(s.path) for s in segments)), newest)
+    return _parsed(reader.parquet(*(storage.for_spark(s.file) for s in segments)), newest)
 
 
 def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 from sidecar.errors import StateDamaged
 
@@ -19,6 +20,12 @@ def filename(name: str) -> str:
     """
     head = "".join(c if c in _SAFE and c != "." else _escape(c) for c in name[:1])
     return head + "".join(c if c in _SAFE or c == "_" else _escape(c) for c in name[1:])
+
+
+def unescaped(found: str) -> str | None:
+    """Return the name that `filename` has made *found* of; None if it never made such a one."""
+    name = unquote(found)
+    return name if name and filename(name) == found else None
 
 
 def _escape(char: str) -> str:

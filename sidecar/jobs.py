@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import backfill, faults, purge, quarantine
+from sidecar import backfill, faults, purge, quarantine, recovery
 from sidecar.backfill import Passed
 from sidecar.changes import check_schema
 from sidecar.config import source
@@ -225,6 +225,7 @@ class Jobs:
 
     def _job(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         log, store = self._sidecar.log(tracked.name), self._sidecar.store
+        recovery.settle(log, store)
         mark = store.watermark(tracked.name)
         if mark is not None and mark.job is not None and not self._stands(tracked, request):
             return None

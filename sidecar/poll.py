@@ -163,7 +163,7 @@ def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pu
         after = _completed(mark, begin(connector, tracked, mark, view))
     # Asked last: what is written meanwhile may have been seen by some of these questions.
     if after.closed() != mark.closed() and connector.pulse() == pulse:
-        store.save(tracked.name, after, NOTHING)
+        store.save(tracked.name, after, NOTHING, lazy=True)
 
 
 def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
@@ -246,7 +246,7 @@ def _page(
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
         after = advance(tracked, mark, None, full=False)
-        store.save(tracked.name, after, NOTHING)
+        store.save(tracked.name, after, NOTHING, lazy=True)
         return Step(tracked.name, 0, 0, None, after.progress is None), after
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
@@ -289,7 +289,8 @@ def _page(
         log.append(number, changes, after, remembered, committed=progress.horizon.now, origin=origin)
         offset = number if len(good) else None
     if after != mark or deliveries.count(remembered):
-        store.save(tracked.name, after, remembered)
+        # The log has it, or the next poll finds it out again.
+        store.save(tracked.name, after, remembered, lazy=True)
         faults.point("watermark-saved")
     if after.progress is None:
         faults.point("poll-completed")

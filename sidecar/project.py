@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import backfills, config, consumers, cursor, quarantine, recovery, tracking
+from sidecar import backfills, config, consumers, cursor, owner, quarantine, recovery, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
@@ -21,18 +21,19 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SettingsError, StateDamaged
-from sidecar.files import filename, make_folder
+from sidecar.files import unescaped
 from sidecar.horizon import kind_of
 from sidecar.lock import StateLock
 from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
 from sidecar.poll import Step, fresh_watermark
 from sidecar.requests import Request
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
+from sidecar.storage import AnyPath, make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sidecar.runner import PollResult
+    from sidecar.results import PollResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,9 @@ class Sidecar:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     @property
-    def root(self) -> Path:
+    def root(self) -> AnyPath:
         """The folder of the change logs."""
-        return self.settings.state.path / "log"
+        return self.settings.log
 
     @property
     def connector(self) -> SourceConnector:
@@ -106,7 +107,7 @@ class Sidecar:
         """Return *table*'s change log."""
         # Kept: one that has written a segment need not read it to know what came before the next.
         if table not in self._logs:
-            self._logs[table] = ChangeLog(self.root, table)
+            self._logs[table] = ChangeLog(self.root, table, self.settings.state.path)
         return self._logs[table]
 
     def refresh(self) -> None:
@@ -291,6 +292,7 @@ class Sidecar:
         folder = self.settings.state.path
         self._lock = StateLock(folder, self.clock)
         try:
+            owner.claim(self.root, folder, self.clock)
             store: WatermarkStore = _open_database(folder / "db")
             try:
                 self._recover(store)
@@ -316,7 +318,7 @@ class Sidecar:
 
     def _logged(self) -> list[str]:
         """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
-        return [name for folder in tables(self.root) if (name := _unescape(folder)) is not None]
+        return [name for folder in tables(self.root) if (name := unescaped(folder)) is not None]
 
     def _read_state(self) -> WatermarkStore:
         path = self.settings.state.path / "db"
@@ -388,10 +390,3 @@ def _open_database(path: Path) -> WatermarkStore:
         store.close()
         raise
     return store
-
-
-def _unescape(folder: str) -> str | None:
-    from urllib.parse import unquote
-
-    name = unquote(folder)
-    return name if filename(name) == folder else None

@@ -1,8 +1,8 @@
 """Values that their column's type cannot hold: an error, a NULL, or the whole row set aside.
 
-A row set aside is written, exactly, to a file beside the log that carries the number of the segment it would have stood
-in. The file comes first; the segment, which may be empty, is the commit, and remembers the row as delivered: so a crash
-in between leaves a file without its segment, which is swept up and written anew, and a row is set aside once.
+A row set aside is written, exactly, to a file in the state folder that carries the number of the segment it would have
+stood in. The file comes first; the segment, which may be empty, is the commit, and remembers the row as delivered: so a
+crash in between leaves a file without its segment, which is swept up and written anew, and a row is set aside once.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _plain(value: Any) -> Scalar:
 
 def folder(log: ChangeLog) -> Path:
     """Return where the rows of *log*'s table that were set aside are."""
-    return log.folder.parent.parent / "quarantine" / log.folder.name
+    return log.state / "quarantine" / log.at.name
 
 
 def _bad(rows: Rows) -> Iterator[_Bad]:

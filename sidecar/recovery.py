@@ -29,15 +29,28 @@ def recover(log: ChangeLog, store: WatermarkStore) -> int:
     known, last = (mark.offset if mark else 0), log.last()
     if last < known:
         raise StateDamaged(
-            f"{log.folder}: ends at offset {last}, but {known} had been written: segments are missing. Put them back; "
+            f"{log.at}: ends at offset {last}, but {known} had been written: segments are missing. Put them back; "
             f"or give these changes up and read the whole table again: sidecar watermark reset {log.table}"
         )
     quarantine.sweep_up(log, last)
+    return _roll_forward(log, store, mark, last)
+
+
+def settle(log: ChangeLog, store: WatermarkStore) -> None:
+    """Bring *store* up to *log* after a write that a store gave no answer to: it may have reached it, or not."""
+    if log.in_doubt:
+        mark = store.watermark(log.table)
+        _roll_forward(log, store, mark, log.last())
+        log.in_doubt = False
+
+
+def _roll_forward(log: ChangeLog, store: WatermarkStore, mark: Watermark | None, last: int) -> int:
+    known = mark.offset if mark else 0
     applied = 0
     if last > known:
         for watermark, remembered, moved in log.replay(known):
             mark = None if moved else mark
-            store.save(log.table, _not_below(watermark, mark), remembered, forget_all=moved)
+            store.save(log.table, _not_below(watermark, mark), remembered, forget_all=moved, lazy=True)
             applied += 1
         log_.info("table=%s rolled_forward=%d from=%d to=%d", log.table, applied, known, last)
     return applied

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Requests:
 
     def __init__(self, state: Path) -> None:
         self._root = state / "backfills"
+        self._folders: dict[str, str] = {}
         self._known: dict[str, dict[str, Request]] = {}
 
     def tables(self) -> set[str]:
@@ -71,16 +73,22 @@ class Requests:
 
     def open(self, table: str) -> list[Request]:
         """Return the requests for *table* that have not ended, the one that runs first, then the oldest."""
-        folder, found = self._root / filename(table), []
+        # At each poll, so without Path: it takes longer to make one than to look.
+        folder = self._folders.get(table) or self._folders.setdefault(table, str(self._root / filename(table)))
+        try:
+            names = [n for n in os.listdir(folder) if n.endswith(_WAITING) and not n.startswith(".")]  # noqa: PTH208
+        except FileNotFoundError:
+            names = []
+        if not names:
+            self._known.pop(table, None)
+            return []
         # One of a million values takes seconds to read, and is asked for with every thousand of them.
-        known, self._known[table] = self._known.get(table, {}), {}
-        with contextlib.suppress(FileNotFoundError):
-            for path in sorted(folder.iterdir()):
-                if path.name.endswith(_WAITING) and not path.name.startswith("."):
-                    with contextlib.suppress(FileNotFoundError):  # begun or ended in this moment
-                        request = known.get(path.name) or _load(path)
-                        self._known[table][path.name] = request
-                        found.append(request)
+        found, known, self._known[table] = [], self._known.get(table, {}), {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # begun or ended in this moment
+                request = known.get(name) or _load(Path(folder, name))
+                self._known[table][name] = request
+                found.append(request)
         return sorted(found, key=lambda r: (not r.running, r.id))
 
     def ended(self, table: str) -> list[Ended]:

@@ -6,19 +6,22 @@ import functools
 import json
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar import fanout, retention
+from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.feeding import Feeding
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.jobs import Jobs
 from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll, rest
+from sidecar.results import PollResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,42 +41,6 @@ FIRST_PAUSE = 0.2
 
 
 @dataclass
-class PollResult:
-    """What one poll of a table did. `lag` and `seconds` in seconds; `error` is None if all went well.
-
-    `late` of its `rows` came later than `lookback` allows, and were seen all the same.
-    """
-
-    table: str
-    read: int = 0
-    rows: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    seconds: float = 0.0
-    lag: float | None = None
-    error: SidecarError | None = None
-    complete: bool = False
-    late: int = 0
-
-    def join(self, later: PollResult) -> None:
-        """Take up what a later poll of the same call did."""
-        self.read, self.rows, self.late = self.read + later.read, self.rows + later.rows, self.late + later.late
-        self.first_offset = self.first_offset or later.first_offset
-        self.last_offset = later.last_offset or self.last_offset
-        self.seconds, self.lag = self.seconds + later.seconds, later.lag if later.lag is not None else self.lag
-        self.error, self.complete = self.error or later.error, later.complete
-
-    def add(self, step: Step) -> None:
-        self.read += step.rows_read
-        self.rows += step.rows_written
-        self.late += step.late
-        if step.offset is not None:
-            self.first_offset = self.first_offset or step.offset
-            self.last_offset = step.offset
-        self.complete = step.done
-
-
-@dataclass
 class Runner:
     """Runs an open project. A session handed in is used as it is; without one, Spark starts when a sink has work."""
 
@@ -89,7 +56,8 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
-        self._delivery = Delivery(self.sidecar, self.spark, self.stop, self._failed)
+        self._delivery = Delivery(self.sidecar, self.spark, self.stop)
+        self._feeding = Feeding(self._delivery.deliver)
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -108,8 +76,11 @@ class Runner:
                     self._round(interval)
         finally:
             self._jobs.close()
+            # Whoever asks a second time to stop does not wait for a batch.
+            if not isinstance(sys.exception(), KeyboardInterrupt):
+                self._feeding.close()
             self._delivery.close()
-        return next((e.exit_code for e in self._errors.values()), 0)
+        return next((e.exit_code for e in (*self._errors.values(), *self._delivery.failures.values())), 0)
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
@@ -166,6 +137,9 @@ class Runner:
                 self._fan_out()
                 has_fanned_out = True
             if not self._jobs.waiting():
+                self._feeding.finish()
+                for tracked in tables:
+                    self._retain(tracked)
                 return
 
     def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
@@ -190,8 +164,10 @@ class Runner:
                     self._failed(child.name, error)
 
     def _feed(self, tracked: Tracked) -> None:
+        """Have the sinks given what is new, meanwhile; drop what all of them have had."""
         if not self._stopping():
-            self._delivery.deliver(tracked)
+            if self._delivery.is_behind(tracked):
+                self._feeding.ask(tracked)
             self._retain(tracked)
 
     def _tables(self) -> list[Tracked]:
@@ -239,7 +215,8 @@ class Runner:
             # What the source was described as may be what is wrong: look again before the next round.
             self._stale = True
         else:
-            if tracked.name not in self._errors:  # of a backfill, in this round
+            # Of a backfill in this round, or of a sink, something may still be wrong.
+            if tracked.name not in self._errors and not self._delivery.has_failed(tracked.name):
                 store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began
         if result.rows:
@@ -266,6 +243,7 @@ class Runner:
         tracked = self.sidecar.tracked.get(tracked.name, tracked)
         if tracked.name in self.sidecar.damaged:
             raise self.sidecar.damaged[tracked.name]
+        recovery.settle(self.sidecar.log(tracked.name), store)
         if self._jobs.holds(tracked, store.watermark(tracked.name)):
             return
         log = self.sidecar.log(tracked.name)

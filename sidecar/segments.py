@@ -16,11 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from sidecar import deliveries
+from sidecar import deliveries, storage
 from sidecar.codec import dump_watermark, load_watermark
 from sidecar.deliveries import Records
 from sidecar.errors import StateDamaged
 from sidecar.model import METADATA, Watermark
+from sidecar.storage import AnyPath
 
 _KEY, _RECENT = b"sidecar", b"sidecar.recent"
 
@@ -30,7 +31,12 @@ class Segment:
     """One immutable file of changes, and its number in the table's log."""
 
     offset: int
-    path: Path
+    file: AnyPath
+
+    @property
+    def path(self) -> Path:
+        """The file, which must be on a disk."""
+        return storage.local(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +86,17 @@ def write_columns(path: Path, schema: pa.Schema) -> None:
     _parquet().write_metadata(schema.remove_metadata(), path)
 
 
-def read(path: Path) -> pa.Table:
+def read(path: AnyPath) -> pa.Table:
     """Return the changes in *path*."""
     with _readable(path):
-        return _parquet().ParquetFile(path, page_checksum_verification=True).read().replace_schema_metadata(None)
+        file = _parquet().ParquetFile(storage.whole(path), page_checksum_verification=True)
+        return file.read().replace_schema_metadata(None)
 
 
-def rows(path: Path) -> Iterator[dict[str, object]]:
+def rows(path: AnyPath) -> Iterator[dict[str, object]]:
     """Yield the changes in *path* as dictionaries by column name."""
     with _readable(path):
-        batches = _parquet().ParquetFile(path, page_checksum_verification=True).iter_batches()
+        batches = _parquet().ParquetFile(storage.whole(path), page_checksum_verification=True).iter_batches()
     while True:
         with _readable(path):
             batch = next(batches, None)
@@ -98,14 +105,14 @@ def rows(path: Path) -> Iterator[dict[str, object]]:
         yield from batch.to_pylist()
 
 
-def columns(path: Path) -> pa.Schema:
+def columns(path: AnyPath) -> pa.Schema:
     """Return the columns of *path*, metadata columns first."""
-    with _readable(path):
-        schema: pa.Schema = _parquet().read_schema(path).remove_metadata()
+    with _readable(path), storage.parts(path) as file:
+        schema: pa.Schema = _parquet().read_schema(file).remove_metadata()
         return schema
 
 
-def metadata(path: Path) -> Metadata:
+def metadata(path: AnyPath) -> Metadata:
     """Return what *path* says of itself."""
     footer = _footer(path)
     try:
@@ -116,7 +123,7 @@ def metadata(path: Path) -> Metadata:
         raise StateDamaged(f"{path}: its footer is damaged: {error}. Restore it from a copy.") from error
 
 
-def remembered(path: Path) -> Records:
+def remembered(path: AnyPath) -> Records:
     """Return what was to be remembered of the rows of *path*."""
     try:
         return unpack(_footer(path).get(_RECENT, b""))
@@ -134,9 +141,9 @@ def unpack(text: bytes) -> Records:
     return deliveries.unpack(base64.b64decode(text, validate=True))
 
 
-def _footer(path: Path) -> dict[bytes, bytes]:
-    with _readable(path):
-        metadata: dict[bytes, bytes] | None = _parquet().read_metadata(path).metadata
+def _footer(path: AnyPath) -> dict[bytes, bytes]:
+    with _readable(path), storage.parts(path) as file:
+        metadata: dict[bytes, bytes] | None = _parquet().read_metadata(file).metadata
     if not metadata or _KEY not in metadata:
         raise StateDamaged(f"{path}: has no Sidecar footer; something else has been put into the log.")
     return metadata
@@ -150,9 +157,11 @@ def _parquet() -> Any:
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
+        if (failure := storage.unreadable(path, error)) is not None:
+            raise failure from error
         reason = str(error).splitlines()[0]
         raise StateDamaged(f"{path}: not a readable segment: {reason}. Restore it from a copy.") from error

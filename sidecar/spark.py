@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,11 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-LOCAL_DEFAULTS: Mapping[str, str] = {
+HERE_DEFAULTS: Mapping[str, str] = {
     "spark.driver.host": LOCAL_ADDRESS,
     "spark.driver.bindAddress": LOCAL_ADDRESS,
+}
+LOCAL_DEFAULTS: Mapping[str, str] = {
     # 200, the default, is meant for a cluster; a handful of cores spends its time starting empty tasks.
     "spark.sql.shuffle.partitions": "8",
     # Above 32 paths Spark lists files by a job on the cluster; on one disk, asking is faster.
@@ -96,6 +99,8 @@ class _Started:
     session: SparkSession
     holders: int
 
+
+_ON_THIS_MACHINE = re.compile(r"spark://(localhost|127\.[\d.]+|\[::1\]):\d+$")
 
 _lock = threading.RLock()
 _started: _Started | None = None
@@ -191,7 +196,9 @@ def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
     home = _find_spark_home()
     _archive = class_archive.find(java, Path(home, "jars"), config, os.environ) if fast_start else None
     local = config["spark.master"].startswith("local")
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **config}
+    # What is reached by a name that means another machine on each has nobody from elsewhere in it.
+    here = local or _ON_THIS_MACHINE.match(config["spark.master"]) is not None
+    settings = {**DEFAULTS, **(HERE_DEFAULTS if here else {}), **(LOCAL_DEFAULTS if local else {}), **config}
     settings["spark.driver.extraJavaOptions"] = _java_options(
         config.get("spark.driver.extraJavaOptions", ""), "" if _archive is None else _archive.options()
     )
@@ -201,12 +208,14 @@ def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
         "SPARK_HOME": home,
         # A JVM that composes one command line, and is gone.
         "SPARK_LAUNCHER_OPTS": os.environ.get("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS),
-        # Or the workers run whatever `python3` is on the PATH.
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # Or the workers run whatever `python3` is on the PATH: of the setting, only spark-submit takes notice.
+        "PYSPARK_PYTHON": config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable,
     }
-    if local:
+    if here:
         # Or Spark looks for another address than loopback, and warns of what it finds.
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOCAL_ADDRESS)
+    # Of a pandas that Sidecar does not use, but somebody has installed.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)

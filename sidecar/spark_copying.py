@@ -19,22 +19,21 @@ import logging
 import queue
 import re
 import secrets
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar import turns
+from sidecar import executors, storage, turns
 from sidecar.backfill import Chunk
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import Source, SourceConnector
 from sidecar.copying import Copying, Failed, Ready, Work, chunk_of, failing
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
-from sidecar.files import make_folder
 from sidecar.model import Page
 from sidecar.scrub import Secrets, in_url
+from sidecar.storage import AnyPath
 from sidecar.turns import Order, Staged, Turn
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Abroad:
 
     source: Source
     session: Callable[[], SparkSession]
-    staging: Callable[[str], Path]
+    staging: Callable[[str], AnyPath]
 
 
 class SparkCopying(Copying):
@@ -69,7 +68,7 @@ class SparkCopying(Copying):
         self._abroad = abroad
         self._spark: SparkSession | None = None
         self._id = f"sidecar-copy-{secrets.token_hex(8)}"
-        self._folders: dict[str, Path] = {}
+        self._folders: dict[str, AnyPath] = {}
 
     def begin(self, works: Sequence[Work]) -> None:
         spans = Counter(work.job for work in works)
@@ -84,7 +83,7 @@ class SparkCopying(Copying):
             if name not in self._folders:
                 self._folders[name] = self._abroad.staging(name) / self._id
                 with failing(name):
-                    make_folder(self._folders[name])
+                    storage.make_folder(self._folders[name])
         readers = min(self._readers, len(works))
         # Files, not rows: while they are merged, the next turn is under way.
         self._chunks = queue.Queue(readers * CHUNKS)
@@ -99,9 +98,11 @@ class SparkCopying(Copying):
                 thread.join(0.2)
         super().close()
         for folder in self._folders.values():
-            shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                folder.parent.rmdir()
+            # What cannot be removed now is swept up at the next start.
+            with contextlib.suppress(OSError, SidecarError):
+                storage.remove_all(folder)
+                if isinstance(folder, Path):
+                    folder.parent.rmdir()
 
     def _turns(self, spark: SparkSession) -> Iterator[Ready]:
         _tag(spark, self._id)
@@ -123,7 +124,7 @@ class SparkCopying(Copying):
     def _turn(self, spark: SparkSession, work: Work, page: Page) -> Turn:
         # The clock here may be a test's.
         source = dataclasses.replace(self._abroad.source, clock=SystemClock())
-        folder = str(self._folders[page.tracked.name])
+        folder = self._folders[page.tracked.name]
         order = Order(source, self._name or "", work, page, folder, CHUNKS, SIZE, SECONDS)
         try:
             answer = _ask(spark, order)
@@ -136,9 +137,7 @@ def _ask(spark: SparkSession, order: Order) -> str:
     """Have *order* carried out by one of Spark's executors."""
     from pyspark.sql.functions import udf
 
-    def take(_: int) -> str:
-        return turns.take(order)
-
+    take = executors.carried(turns.take, order)
     # For Arrow, which the rows go by and this one text need not, Spark would ask for pandas.
     column = udf(take, "string", useArrow=False).asNondeterministic()("id")
     answer: str = spark.range(0, 1, 1, 1).select(column).collect()[0][0]
@@ -192,6 +191,9 @@ def _reason(error: Exception, order: Order) -> SidecarError:
             "as it is here, in the Python that they run (spark.pyspark.python, or PYSPARK_PYTHON); or let the rows be "
             'read here: engine = "local"'
         )
+    other = re.search(r"SettingsError: (.*)", text)
+    if other is not None:
+        return SettingsError(other[1])
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     if "from the Python worker" in lines[0]:
         said = lines[-1]

@@ -1,8 +1,8 @@
-"""The state: watermarks, remembered deliveries and consumer positions, in RocksDB; synced, one batch for what belongs
-together.
+"""The state: watermarks, remembered deliveries and consumer positions, in RocksDB; one batch for what belongs together.
 
 RocksDB is an index of what the log and the position files say: every write here follows a durable write there, so a
-lost or older database is rolled forward from them (`recovery.py`).
+lost or older database is rolled forward from them (`recovery.py`). Hence a lazy write: what a power cut takes of it is
+the newest part, and that is found again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class ConsumerPosition:
 
 
 class WatermarkStore(Protocol):
-    """What a poll and its consumers must find again after any crash. Each `save` is atomic and durable."""
+    """What a poll and its consumers must find again after any crash. Each `save` is atomic, and durable unless `lazy`.
+
+    What is lazy survives the process, and a power cut as soon as anything durable has followed it.
+    """
 
     def watermark(self, table: str) -> Watermark | None:
         """Return *table*'s watermark, or None before its first poll."""
@@ -43,7 +46,9 @@ class WatermarkStore(Protocol):
     def tables(self) -> set[str]:
         """Return the tables that have a watermark."""
 
-    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+    def save(
+        self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False, lazy: bool = False
+    ) -> None:
         """Store the watermark together with what is remembered, in place of what was of the same keys.
 
         What no poll can meet again under *watermark* is forgotten, sooner or later.
@@ -62,7 +67,7 @@ class WatermarkStore(Protocol):
         """Return where *consumer* stands in *table*'s log."""
 
     def save_position(self, table: str, consumer: str, position: ConsumerPosition) -> None:
-        """Store where *consumer* stands."""
+        """Store where *consumer* stands, lazily: a file says it, too."""
 
     def positions(self) -> dict[tuple[str, str], ConsumerPosition]:
         """Return all positions by (table, consumer)."""
@@ -93,7 +98,10 @@ class MemoryWatermarkStore:
     def tables(self) -> set[str]:
         return set(self._watermarks)
 
-    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+    def save(
+        self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False, lazy: bool = False
+    ) -> None:
+        del lazy
         known = deliveries.NOTHING if forget_all else self._recent.get(table, deliveries.NOTHING)
         known = known[:, deliveries.find(deliveries.ordered(remembered), known[:CONTENT]) < 0]
         known = deliveries.joined([known, remembered])
@@ -168,7 +176,7 @@ class RocksDBWatermarkStore:
             self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
             self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
             identity = self._db.get(_IDENTITY)
-        self._synced = rd.WriteOptions()
+        self._lazy, self._synced = rd.WriteOptions(), rd.WriteOptions()
         self._synced.sync = True
         if create and identity is None:
             self._write([("", _IDENTITY, b"sidecar 1")])
@@ -187,7 +195,9 @@ class RocksDBWatermarkStore:
     def tables(self) -> set[str]:
         return {key.decode() for key, _ in self._scan("watermarks", b"")}
 
-    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+    def save(
+        self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False, lazy: bool = False
+    ) -> None:
         raw = dump_watermark(watermark).encode()
         writes: list[tuple[str, bytes, bytes | None]] = [("watermarks", table.encode(), raw)]
         try:
@@ -200,7 +210,7 @@ class RocksDBWatermarkStore:
                 if header is None or records is not None:
                     writes.append(("records", _block(table, number), records))
             writes.append(("", _SUM + table.encode(), _sum(raw, blocks)))
-            self._write(writes)
+            self._write(writes, lazy=lazy)
         except BaseException:
             # What it holds is not what is written: it is read anew.
             self._blocks.pop(table, None)
@@ -253,7 +263,7 @@ class RocksDBWatermarkStore:
 
     def save_position(self, table: str, consumer: str, position: ConsumerPosition) -> None:
         value = json.dumps([position.acknowledged, position.intended]).encode()
-        self._write([("positions", _pair(table, consumer), value)])
+        self._write([("positions", _pair(table, consumer), value)], lazy=True)
 
     def positions(self) -> dict[tuple[str, str], ConsumerPosition]:
         found = {}
@@ -264,7 +274,7 @@ class RocksDBWatermarkStore:
 
     def note(self, table: str, text: str | None) -> None:
         if text is not None or self._get("notes", table.encode()) is not None:
-            self._write([("notes", table.encode(), None if text is None else text.encode())])
+            self._write([("notes", table.encode(), None if text is None else text.encode())], lazy=True)
 
     def notes(self) -> dict[str, str]:
         return {key.decode(): value.decode() for key, value in self._scan("notes", b"")}
@@ -292,7 +302,7 @@ class RocksDBWatermarkStore:
                 iterator.next()
             iterator.status()
 
-    def _write(self, writes: Sequence[tuple[str, bytes, bytes | None]]) -> None:
+    def _write(self, writes: Sequence[tuple[str, bytes, bytes | None]], *, lazy: bool = False) -> None:
         batch = self._rd.WriteBatch(raw_mode=True)
         for family, key, value in writes:
             handle = self._handles[family] if family else None
@@ -301,7 +311,7 @@ class RocksDBWatermarkStore:
             else:
                 batch.put(key, value, handle)
         with self._damage():
-            self._db.write(batch, self._synced)
+            self._db.write(batch, self._lazy if lazy else self._synced)
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:

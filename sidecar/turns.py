@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sidecar import codec, errors, faults
+from sidecar import codec, errors, faults, storage
 from sidecar.connector import Source, connect
 from sidecar.copying import Work, following
 from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.model import Page
+from sidecar.storage import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Order:
     view: str
     work: Work
     page: Page
-    folder: str
+    folder: AnyPath
     chunks: int
     size: int
     seconds: float
@@ -44,7 +45,7 @@ class Staged:
     """A chunk that has been read, as `page`, and lies in a file."""
 
     page: Page
-    path: Path
+    path: AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,12 @@ class Turn:
 
 def take(order: Order) -> str:
     """Read what *order* asks for; return what came of it, for `Turn`'s reader in the process that asked."""
-    folder, clock = Path(order.folder), order.source.clock
+    folder, clock = order.folder, order.source.clock
     page: Page | None = None
     staged: list[tuple[int, str | None, str]] = []
     error: tuple[str, str] | None = None
     try:
-        if not folder.is_dir():
+        if isinstance(folder, Path) and not folder.is_dir():
             raise SettingsError(
                 f'[backfill] engine = "spark": an executor does not find {folder}. The folder [state] path must be on '
                 "storage that all executors reach under the same path"
@@ -92,17 +93,17 @@ def take(order: Order) -> str:
 def read_back(answer: str, order: Order) -> Turn:
     """Return what `take` made of *order*."""
     raw = json.loads(answer)
-    staged = tuple(Staged(_page(order, limit, after), Path(order.folder, name)) for limit, after, name in raw["staged"])
+    staged = tuple(Staged(_page(order, limit, after), order.folder / name) for limit, after, name in raw["staged"])
     if raw["error"] is not None:
         name, said = raw["error"]
         return Turn(staged, None, getattr(errors, name)(said))
     return Turn(staged, raw["next"] and _page(order, *raw["next"]))
 
 
-def load(path: Path) -> pa.Table:
+def load(path: AnyPath) -> pa.Table:
     """Return the rows in *path*, of the very types in which they were read; the file is gone afterwards."""
     try:
-        with pa.OSFile(str(path)) as file:
+        with pa.OSFile(str(path)) if isinstance(path, Path) else storage.whole(path) as file:
             data = pa.ipc.open_file(file).read_all()
         path.unlink()
     except (OSError, pa.ArrowInvalid) as error:
@@ -110,21 +111,28 @@ def load(path: Path) -> pa.Table:
     return data
 
 
-def _put(folder: Path, data: pa.Table) -> str:
+def _put(folder: AnyPath, data: pa.Table) -> str:
     # Several attempts at one turn may be under way at once, and none of them knows of the others.
     name = f"{secrets.token_hex(8)}.arrow"
+    if not isinstance(folder, Path):
+        whole = pa.BufferOutputStream()
+        _write(whole, data)
+        (folder / name).put(whole.getvalue())
+        return name
     aside = folder / f".{name}.tmp"
     try:
-        with (
-            pa.OSFile(str(aside), "wb") as file,
-            pa.ipc.new_file(file, data.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
-        ):
-            writer.write_table(data)
+        with pa.OSFile(str(aside), "wb") as file:
+            _write(file, data)
         aside.replace(folder / name)
     except OSError as error:
         reason = error.strerror or error
         raise StateDamaged(f"{aside}: cannot be written: {reason}. Is the disk full, or read-only?") from error
     return name
+
+
+def _write(file: pa.NativeFile, data: pa.Table) -> None:
+    with pa.ipc.new_file(file, data.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(data)
 
 
 def _packed(page: Page) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import sidecar
 from sidecar.clock import Clock, SystemClock
-from sidecar.runner import PollResult
+from sidecar.results import PollResult
 
 Row: TypeAlias = dict[str, Any]
 

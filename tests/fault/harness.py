@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from sidecar import config, storage
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SystemClock, instant
 from sidecar.connector import SourceConnector
@@ -202,6 +203,7 @@ class Project:
     retention: str | None = None
     defaults: str = ""
     tables: str = ""
+    log_settings: str = ""
     archive: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -235,6 +237,7 @@ class Project:
         retention = f"retention = {json.dumps(self.retention)}\n" if self.retention else ""
         self.settings.write_text(
             f"[source]\nurl = {json.dumps(self.url)}\n[state]\npath = {json.dumps(str(self.path))}\n{retention}"
+            f"{self.log_settings}"
             f'[defaults]\npage_size = {self.page_size}\nlookback = "{self.lookback}"\n{self.defaults}\n'
             f'[tables.t]\nupdated_at = "updated_at"\n[tables.u]\nupdated_at = "updated_at"\n{self.tables}\n{self.sinks}'
         )
@@ -271,9 +274,9 @@ class Project:
 
     def log(self, table: str = "t") -> ChangeLog:
         """Return the change log of *table*, whatever name the connector gives it."""
-        root = self.path / "log"
-        found = [p.name for p in root.iterdir() if p.name in (table, f"public.{table}")] if root.is_dir() else []
-        return ChangeLog(root, found[0] if found else table)
+        root = config.load(self.settings).log
+        found = [name for name in storage.folders(root) if name in (table, f"public.{table}")]
+        return ChangeLog(root, found[0] if found else table, self.path)
 
     def keep(self) -> None:
         """Remember what the logs hold, for tests in which retention drops it."""

@@ -123,6 +123,14 @@ def test_backfills_are_listed_and_cancelled(items: Project) -> None:
     assert items.poll()["items"] == []
 
 
+def test_what_the_settings_would_ask_for_again_is_not_said_to_be_cancelled(items: Project) -> None:
+    requests = Requests(items.folder / "state")
+    requests.ask("items", 1, kind="automatic")
+    refused = items.cli("backfill", "items", "--cancel")
+    assert (refused.code, "auto_backfill = false" in refused.text) == (2, True), refused.text
+    assert [r.kind for r in requests.open("items")] == ["automatic"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -167,8 +167,10 @@ class BlockStore(MortalStore):
         self.disk = Disk()
         self.blocks = self.disk.opened(limit=3, held=6)
 
-    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
-        super().save(table, watermark, NOTHING)
+    def save(
+        self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False, lazy: bool = False
+    ) -> None:
+        super().save(table, watermark, NOTHING, lazy=lazy)
         if forget_all:
             self.disk.write(self.blocks.forget_all())
         self.disk.write(self.blocks.put(remembered, deliveries.limits_of(watermark)))

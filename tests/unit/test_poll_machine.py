@@ -44,10 +44,12 @@ class MortalStore(MemoryWatermarkStore):
 
     doomed = False
 
-    def save(self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False) -> None:
+    def save(
+        self, table: str, watermark: Watermark, remembered: Records, *, forget_all: bool = False, lazy: bool = False
+    ) -> None:
         if self.doomed:
             raise Killed
-        super().save(table, watermark, remembered, forget_all=forget_all)
+        super().save(table, watermark, remembered, forget_all=forget_all, lazy=lazy)
 
 
 class Follow(RuleBasedStateMachine):

@@ -121,19 +121,18 @@ def test_a_log_of_many_segments_is_delivered_in_batches_that_are_bounded(
 ) -> None:
     lists.table("a", rows=rows(clock, 1, 2, 3, 4, 5))
     lists.table("b", rows=rows(clock, 6))
-    failures: list[str] = []
     with project(tmp_path, clock, SINKS.replace("[tables.a]", "[tables.a]\npage_size = 2")) as sc:
         sc.poll()
         stop = threading.Event()
-        delivery = Delivery(sc, spark, stop, lambda where, _: failures.append(where), batch_bytes=1)
+        delivery = Delivery(sc, spark, stop, batch_bytes=1)
         functions.failing.add("second")
         delivery.deliver(sc.tracked["a"])
         assert functions.taken == [("first", "a", n, n, False, ids) for n, ids in ((1, [1, 2]), (2, [3, 4]), (3, [5]))]
-        assert failures == ["a → second"]
+        assert list(delivery.failures) == [("a", "second")]
         functions.taken.clear()
         functions.failing.clear()
         # What was begun is given again as it was, whatever a batch may hold by now.
-        Delivery(sc, spark, stop, lambda where, _: failures.append(where)).deliver(sc.tracked["a"])
+        Delivery(sc, spark, stop).deliver(sc.tracked["a"])
         assert functions.taken == [("second", "a", 1, 1, True, [1, 2]), ("second", "a", 2, 3, False, [3, 4, 5])]
         assert sc.store.position("a", "second") == ConsumerPosition(3)
 

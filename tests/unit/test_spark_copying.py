@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 import pytest
 
-from sidecar import spark_copying, turns
+from sidecar import spark_copying, storage, turns
 from sidecar.backfill import WHOLE, Chunk
 from sidecar.clock import FakeClock, SystemClock
 from sidecar.connector import Source, SourceConnector
@@ -82,7 +82,7 @@ def work(span: int = 0, after: int | None = None, until: int | None = None, job:
 def order(folder: Path, **changes: Any) -> Order:
     source = Source("numbers://", clock=SystemClock())
     given: dict[str, Any] = {"chunks": 3, "size": 1 << 20, "seconds": 60.0, "page": work().page, **changes}
-    return Order(source, "view-1", work(), folder=str(folder), **given)
+    return Order(source, "view-1", work(), folder=folder, **given)
 
 
 def copying(folder: Path, readers: int = 2) -> SparkCopying:
@@ -214,7 +214,7 @@ def test_an_attempt_that_was_made_twice_counts_once(tmp_path: Path, monkeypatch:
     def twice(spark: Any, order: Order) -> str:
         ask(spark, order)
         answer = ask(spark, order)
-        Path(order.folder, ".half.arrow.tmp").write_bytes(b"half")
+        (storage.local(order.folder) / ".half.arrow.tmp").write_bytes(b"half")
         return answer
 
     monkeypatch.setattr(spark_copying, "_ask", twice)

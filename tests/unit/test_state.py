@@ -151,7 +151,7 @@ def test_what_could_not_be_written_is_not_remembered(tmp_path: Path, monkeypatch
     store = RocksDBWatermarkStore(tmp_path / "db", create=True)
     store.save("t", mark(1), lasting(1, 2))
 
-    def full(writes: object) -> None:
+    def full(writes: object, *, lazy: bool) -> None:
         raise StateDamaged("No space left on device")
 
     with monkeypatch.context() as patched:

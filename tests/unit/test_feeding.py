@@ -1,0 +1,134 @@
+"""The sinks' own thread: it takes what is asked for, in order, and says what it died of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from sidecar.clock import FakeClock
+from sidecar.feeding import Feeding
+from sidecar.model import Tracked
+from tests.unit import test_custom_connector as custom
+from tests.unit import test_runner as runners
+from tests.unit.test_custom_connector import Lists
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+lists, registered, functions = custom.lists, custom.registered, runners.functions
+pytestmark = pytest.mark.usefixtures("registered")
+
+
+class Table:
+    """As much of a table as is looked at."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def table(name: str) -> Tracked:
+    return cast(Tracked, Table(name))
+
+
+class Slow:
+    """Takes a table when it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, tracked: Tracked) -> None:
+        self.begun.release()
+        assert self.go_on.acquire(timeout=30)
+        self.taken.append(tracked.name)
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def feeding(slow: Slow) -> Iterator[Feeding]:
+    found = Feeding(slow)
+    yield found
+    slow.go_on.release(100)
+    found.close()
+
+
+def test_what_is_asked_for_twice_while_it_waits_is_delivered_once(slow: Slow, feeding: Feeding) -> None:
+    feeding.ask(table("a"))
+    assert slow.begun.acquire(timeout=30)
+    for name in ("b", "c", "b", "a", "b"):  # the a that is under way may not have seen what came now
+        feeding.ask(table(name))
+    slow.go_on.release(4)
+    feeding.finish()
+    assert slow.taken == ["a", "b", "c", "a"]
+
+
+def test_what_was_not_begun_is_left_when_it_is_closed(slow: Slow, feeding: Feeding) -> None:
+    feeding.ask(table("a"))
+    assert slow.begun.acquire(timeout=30)
+    feeding.ask(table("b"))
+    slow.go_on.release()
+    feeding.close()
+    assert slow.taken == ["a"]
+
+
+def test_what_a_delivery_dies_of_is_raised_where_somebody_waits_for_it() -> None:
+    def die(tracked: Tracked) -> None:
+        raise LookupError(tracked.name)
+
+    feeding = Feeding(die)
+    feeding.ask(table("a"))
+    with pytest.raises(LookupError, match="a"):
+        feeding.finish()
+    with pytest.raises(LookupError, match="a"):
+        feeding.ask(table("b"))
+    with pytest.raises(LookupError, match="a"):
+        feeding.close()
+
+
+WAITS = """
+import threading
+begun, go_on, taken = threading.Event(), threading.Event(), []
+
+def take(frame, batch):
+    begun.set()
+    assert go_on.wait(60)
+    taken.extend(row["id"] for row in frame.collect())
+"""
+
+
+def test_polls_go_on_while_a_sink_takes_its_time(
+    spark: SparkSession, lists: Lists, tmp_path: Path, functions: Any, clock: FakeClock
+) -> None:
+    (tmp_path / "sinks_that_wait.py").write_text(WAITS)
+    stop, source = threading.Event(), lists.table("a", rows=runners.rows(clock, 1))
+    lengths: list[int] = []
+
+    class Restless(FakeClock):
+        def sleep(self, seconds: float, until: threading.Event | None = None) -> None:
+            import sinks_that_wait  # type: ignore[import-not-found]
+
+            super().sleep(seconds, until)
+            assert sinks_that_wait.begun.wait(60)
+            lengths.append(opened.log("a").last())
+            source.extend(runners.rows(self, len(source) + 1))
+            if len(source) == 4:
+                sinks_that_wait.go_on.set()
+                stop.set()
+
+    sink = '[tables.a]\n[sinks.slow]\nforeach = "sinks_that_wait:take"\n'
+    with runners.project(tmp_path, Restless(clock.now()), sink) as opened:
+        assert opened.run(spark, stop=stop) == 0
+        assert lengths == [1, 2, 3]
+        assert opened.run(spark, once=True) == 0
+        assert opened.store.position("a", "slow").acknowledged == opened.log("a").last() == 4
+    import sinks_that_wait
+
+    assert sorted(sinks_that_wait.taken) == [1, 2, 3, 4]

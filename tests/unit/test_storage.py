@@ -1,0 +1,227 @@
+"""A log's folder is on a disk or in an object store, and what is beside the log does not ask which."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar import config, consumers, recovery, retention, storage
+from sidecar.changelog import ChangeLog
+from sidecar.deliveries import NOTHING
+from sidecar.errors import LogTruncated, SettingsError, StateDamaged, StateUnavailable
+from sidecar.state import ConsumerPosition, MemoryWatermarkStore
+from sidecar.storage import StorePath, locate
+from tests import stores
+from tests.stores import KEY, SECRET, Store
+from tests.unit.test_changelog import changes, fill, mark
+
+KEYS = {"access_key": KEY, "secret_key": SECRET}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Store]:
+    with stores.store("storage") as found:
+        yield found
+
+
+@pytest.fixture
+def root(s3: Store, tmp_path: Path) -> StorePath:
+    """A folder of its own in S3."""
+    found = locate(f"s3://storage/{tmp_path.name}/log", {**s3.options, **KEYS})
+    assert isinstance(found, StorePath)
+    return found
+
+
+# -- what names a place ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "path"), [("/mnt/log", "/mnt/log"), ("file:///mnt/my%20log", "/mnt/my log"), ("file://localhost/x", "/x")]
+)
+def test_a_path_and_a_file_uri_are_folders_of_this_machine(place: str, path: str) -> None:
+    assert locate(place) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "kind"),
+    [
+        ("s3://bucket", "bucket", "S3FileSystem"),
+        ("s3://bucket/a/b/", "bucket/a/b", "S3FileSystem"),
+        ("s3a://bucket/a%20b", "bucket/a%20b", "S3FileSystem"),
+        ("gs://bucket/a", "bucket/a", "GcsFileSystem"),
+        ("abfss://box@account.dfs.core.windows.net/a", "box/a", "AzureFileSystem"),
+    ],
+)
+def test_an_address_is_a_key_of_the_store_that_its_scheme_names(
+    place: str, key: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    given = {"account_key": "c2VjcmV0"} if kind.startswith("Azure") else {"anonymous": "true"}
+    found = locate(place, given)
+    assert isinstance(found, StorePath)
+    assert found._key == key
+    assert type(found.filesystem).__name__ == kind
+    assert ((found / "t").name, (found / "t").parent) == ("t", found)
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "said"),
+    [
+        ("ftp://host/x", {}, '"ftp://" is nothing that a log can be in'),
+        ("hdfs://host/x", {}, "seen before it is whole"),
+        ("s3:///x", {}, "names no bucket"),
+        ("file://host/x", {}, "names another machine"),
+        ("s3://key:secret@bucket/x", {}, "belongs into options"),
+        ("s3://bucket/x?region=eu", {}, "belongs into options"),
+        ("s3://bucket/x", {"regoin": "eu"}, 'has no option "regoin"; did you mean "region"?'),
+        ("s3://bucket/x", {"access_key": "a"}, "access_key and secret_key together"),
+        ("log", {"region": "eu"}, "takes no options"),
+    ],
+)
+def test_what_is_no_place_is_an_error_of_the_settings_that_says_why(
+    tmp_path: Path, place: str, options: dict[str, str], said: str
+) -> None:
+    listed = ", ".join(f'{name} = "{value}"' for name, value in options.items())
+    path = tmp_path / "sidecar.toml"
+    path.write_text(f'[source]\nurl = "sqlite:///x.db"\n[state]\nlog = "{place}"\noptions = {{ {listed} }}\n')
+    with pytest.raises(SettingsError) as found:
+        config.load(path)
+    assert "[state] log: " in str(found.value)
+    assert said in str(found.value)
+
+
+def test_secrets_of_the_options_are_known_and_shown_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_SECRET", SECRET)
+    path = tmp_path / "sidecar.toml"
+    path.write_text(
+        '[source]\nurl = "sqlite:///x.db"\n[state]\nlog = "s3://bucket/log"\n'
+        f'options = {{ access_key = "{KEY}", secret_key = "${{S3_SECRET}}", region = "eu-north-1" }}\n'
+    )
+    settings = config.load(path)
+    assert settings.log == locate("s3://bucket/log", {**KEYS, "region": "eu-north-1"})
+    assert settings.secrets.scrub(f"a {SECRET} b {KEY} c eu-north-1") == "a *** b *** c eu-north-1"
+    assert SECRET not in f"{settings.log!r} {settings.log}"
+
+
+def test_the_log_is_in_the_state_folder_unless_it_is_said_to_be_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "sidecar.toml"
+    path.write_text('[source]\nurl = "sqlite:///x.db"\n')
+    assert config.load(path).log == tmp_path / ".sidecar" / "log"
+    path.write_text('[source]\nurl = "sqlite:///x.db"\n[state]\nlog = "elsewhere"\n')
+    assert config.load(path).log == tmp_path / "elsewhere"
+
+
+# -- a log in a store --------------------------------------------------------------------------------------------------
+
+
+def test_a_log_in_a_store_reads_as_one_on_a_disk(root: StorePath, s3: Store, tmp_path: Path) -> None:
+    log = ChangeLog(root, "t")
+    assert (log.list(), log.last(), log.schema(), log.get(1), log.metadata(1)) == ([], 0, None, None, None)
+    fill(log, 3)
+    other = pickle.loads(pickle.dumps(ChangeLog(root, "t")))
+    assert [s.offset for s in other.list(1)] == [2, 3]
+    assert other.get(2) == changes(2)
+    assert other.schema() == changes(1).schema
+    assert [r["_commit_version"] for r in other.rows(1)] == [2] * 3 + [3] * 3
+    assert other.columns(1) == (changes(1).schema, None)
+    assert other.get(4) is None
+    on_disk = fill(ChangeLog(tmp_path, "t"), 3)
+    assert other.metadata(2) == on_disk.metadata(2)
+    assert [storage.size(s.file) for s in other.list()] == [storage.size(s.file) for s in on_disk.list()]
+    assert s3.names(tmp_path.name) == [f"{tmp_path.name}/log/t/{n:020d}.parquet" for n in (1, 2, 3)]
+    assert storage.folders(root) == ["t"]
+    with pytest.raises(SettingsError, match="needs a log that is in a folder of this machine"):
+        _ = other.folder
+
+
+def test_positions_and_what_retention_drops_are_filed_in_the_store(root: StorePath, tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(root, "t", tmp_path), 4), MemoryWatermarkStore()
+    recovery.recover(log, store)
+    consumers.intend(log, store, "lake", 2)
+    consumers.acknowledge(log, store, "lake", 3)
+    assert retention.drop_old(log, store, ["lake"], before=10**9) == 3
+    reader, rebuilt = ChangeLog(root, "t", tmp_path), MemoryWatermarkStore()
+    assert (reader.floor(), [s.offset for s in reader.list(3)]) == (3, [4])
+    with pytest.raises(LogTruncated):
+        reader.list(1)
+    consumers.recover(reader, rebuilt)
+    recovery.recover(reader, rebuilt)
+    assert rebuilt.position("t", "lake") == ConsumerPosition(3)
+    assert rebuilt.watermark("t") == mark(4)
+    fill(log, 1, start=5)
+    assert (log.last(), log.floor(), ChangeLog(root, "t").last()) == (5, 3, 5)
+
+
+def test_a_writer_lists_a_store_once(root: StorePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, store = fill(ChangeLog(root, "t", tmp_path), 2), MemoryWatermarkStore()
+    recovery.recover(log, store)
+    listed: list[StorePath] = []
+    original = StorePath.listed
+
+    def listing(path: StorePath) -> Iterator[tuple[StorePath, bool]]:
+        listed.append(path)
+        return original(path)
+
+    monkeypatch.setattr(StorePath, "listed", listing)
+    for offset in (3, 4, 5):
+        fill(log, 1, start=offset)
+        assert (log.last(), log.floor(), len(log.list()), log.columns(1)[1]) == (offset, 0, offset, None)
+    assert len(listed) <= 1
+
+
+def test_a_foreign_segment_is_never_written_over(root: StorePath) -> None:
+    mine, foreign = fill(ChangeLog(root, "t"), 1), ChangeLog(root, "t")
+    fill(foreign, 1, start=2)
+    with pytest.raises(StateDamaged, match="two of them write this log"):
+        mine.append(2, changes(9), mark(2), NOTHING, committed=1, origin="poll")
+    assert ChangeLog(root, "t").get(2) == changes(2)
+
+
+def test_a_write_without_an_answer_is_taken_up_and_not_made_twice(root: StorePath, tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(root, "t", tmp_path), 2), MemoryWatermarkStore()
+    recovery.recover(log, store)
+    # It reached the store; the answer was lost.
+    fill(ChangeLog(root, "t"), 1, start=3)
+    log.in_doubt = True
+    with pytest.raises(StateUnavailable, match="has been written, as is known only now"):
+        log.append(3, changes(9), mark(3), NOTHING, committed=1, origin="poll")
+    recovery.settle(log, store)
+    assert store.watermark("t") == mark(3)
+    assert not log.in_doubt
+    fill(log, 1, start=4)
+    assert [r["_commit_version"] for r in log.rows(2)] == [3] * 3 + [4] * 3
+
+
+def test_a_store_that_is_away_leaves_the_writer_in_doubt_and_is_gone_on_with(tmp_path: Path) -> None:
+    with stores.store("away") as s3:
+        log, store = ChangeLog(locate(s3.url, {**s3.options, **KEYS}), "t", tmp_path), MemoryWatermarkStore()
+        fill(log, 2)
+        recovery.recover(log, store)
+        s3.stop()
+        with pytest.raises(StateUnavailable, match=r"s3://away/logs/t/0*3\.parquet: the store cannot be reached") as e:
+            fill(log, 1, start=3)
+        assert SECRET not in str(e.value)
+        with pytest.raises(StateUnavailable):
+            ChangeLog(locate(s3.url, {**s3.options, **KEYS}), "t").get(1)
+        s3.start()
+        recovery.settle(log, store)
+        fill(log, 1, start=3)
+        assert log.last() == 3
+
+
+def test_a_segment_that_is_damaged_in_the_store_is_damaged_and_not_away(root: StorePath) -> None:
+    log = fill(ChangeLog(root, "t"), 2)
+    (root / "t" / f"{2:020d}.parquet").put(b"PAR1 this is none")
+    with pytest.raises(StateDamaged, match="not a readable segment"):
+        log.get(2)
+    with pytest.raises(StateDamaged, match="not a readable segment"):
+        log.metadata(2)
+
+
+def test_a_bucket_that_is_not_there_is_a_matter_of_the_settings(s3: Store) -> None:
+    log = ChangeLog(locate("s3://nowhere/log", {**s3.options, **KEYS}), "t")
+    with pytest.raises(SettingsError, match=r"s3://nowhere/log/t/0*1\.parquet: the store refuses: .*NO_SUCH_BUCKET"):
+        fill(log, 1)
