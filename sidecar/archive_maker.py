@@ -84,7 +84,7 @@ def make(archive: Archive, clock: Clock) -> str | None:
 
 
 def _dump(archive: Archive, made: Path, folder: Path) -> None:
-    base = _base(archive, folder)
+    base = _base(archive)
     # The archive is of no collector, and of no compiler: what costs least here.
     lean = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = f"{base} {lean} {shlex.quote(f'-XX:ArchiveClassesAtExit={made}')} -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -127,9 +127,14 @@ def work(session: SparkSession, folder: Path) -> None:
     session.range(1).select(f.udf(str, "string", useArrow=False)("id")).collect()
 
 
-def _base(archive: Archive, folder: Path) -> str:
-    del archive, folder
-    return ""
+def _base(archive: Archive) -> str:
+    """Return the Java option for the archive of Java's own classes, made here where Java came without one."""
+    if class_archive.has_base(archive.java):
+        return ""
+    option = f"-XX:SharedArchiveFile={archive.base}"
+    command = [str(archive.java), "-Xshare:dump", option]
+    subprocess.run(command, capture_output=True, timeout=SECONDS, check=False, cwd=archive.folder)
+    return shlex.quote(option) if archive.base.exists() else ""
 
 
 @contextlib.contextmanager

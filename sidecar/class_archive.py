@@ -60,6 +60,11 @@ class Archive:
         return self.folder / f"spark-{self.key}.jsa"
 
     @property
+    def base(self) -> Path:
+        """The archive of Java's own classes, on which that of Spark's stands, where Java came without one."""
+        return self.folder / f"spark-{self.key}.base.jsa"
+
+    @property
     def note(self) -> Path:
         """What says that the archive is whole, or why there is none."""
         return self.path.with_suffix(".json")
@@ -67,8 +72,10 @@ class Archive:
     def size(self) -> int | None:
         """Return how long the archive is; None if there is none that is whole."""
         try:
-            size = json.loads(self.note.read_text(encoding="utf-8"))["size"]
-            return size if size is not None and size == self.path.stat().st_size else None
+            about = json.loads(self.note.read_text(encoding="utf-8"))
+            size: int | None = about["size"]
+            whole = size == self.path.stat().st_size and about["base"] in {None, _size(self.base)}
+            return size if whole else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -78,7 +85,8 @@ class Archive:
             return ""
         with contextlib.suppress(OSError):
             os.utime(self.note)
-        return f"-Xshare:auto {shlex.quote(f'-XX:SharedArchiveFile={self.path}')} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        files = f"{self.base}:{self.path}" if self.base.exists() else self.path
+        return f"-Xshare:auto {shlex.quote(f'-XX:SharedArchiveFile={files}')} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
     def is_wanted(self, clock: Clock) -> bool:
         """Return whether it is to be made: there is none, it has not failed just now, and there may be one."""
@@ -101,14 +109,17 @@ class Archive:
         # An old note must not vouch for a new file.
         self.note.unlink(missing_ok=True)
         sync(made)
+        base = _size(self.base)
+        if base is not None:
+            sync(self.base)
         made.replace(self.path)
-        self._write({"size": size})
+        self._write({"size": size, "base": base})
 
     def fail(self, reason: str) -> None:
         """Keep others from trying what has failed, for a while."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
-        self._write({"size": None, "failed": reason})
+        self._write({"size": None, "base": None, "failed": reason})
 
     def sweep(self, clock: Clock) -> None:
         """Drop archives that this one has replaced, those not used for a long time, and what was left half made."""
@@ -120,7 +131,7 @@ class Archive:
                     if same or clock.now() - found.stat().st_mtime_ns // 1000 > UNUSED:
                         found.unlink()
         for found in self.folder.glob("spark-*.jsa"):
-            if not found.with_suffix(".json").exists():
+            if not found.with_name(f"{found.name.partition('.')[0]}.json").exists():
                 found.unlink(missing_ok=True)
         for found in self.folder.glob("making-*"):
             shutil.rmtree(found, ignore_errors=True)
@@ -182,6 +193,15 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
         return Path.home() / ".cache" / "sidecar"
     except RuntimeError:
         return None
+
+
+def has_base(java: Path) -> bool:
+    """Return whether *java* came with an archive of its own classes; a small one that was put together may not have."""
+    return any(java.resolve().parents[1].glob("lib/server/classes*.jsa"))
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.exists() else None
 
 
 def _of_java(java: Path) -> list[tuple[str, int, int]]:

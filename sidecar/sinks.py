@@ -190,4 +190,7 @@ def _reason(error: Exception) -> str:
     """Return in one line why *error* happened; of an error in the JVM, what the JVM says."""
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # Of what a function of Python's raised in an executor, the trace comes first.
+    is_traced = any("from the Python worker" in line for line in lines[:2])
+    return lines[-1 if is_traced else 0].rstrip(".")

