@@ -97,6 +97,9 @@ def run(
     config: Config = SETTINGS,
     once: Annotated[bool, typer.Option("--once", help="Catch up, write to the sinks, exit: for cron.")] = False,
     interval: Annotated[str, typer.Option(help="How long to rest between two rounds.")] = "5s",
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark's master, instead of \\[spark] master in the settings.")
+    ] = None,
 ) -> None:
     """Follow the tables: poll, append to the change log, write to the sinks.
 
@@ -106,14 +109,19 @@ def run(
 
     Example: [bold]sidecar run --interval 30s[/bold], or in a crontab [bold]sidecar run --once[/bold]
     """
-    from sidecar import values
+    from sidecar import archive_maker, values
     from sidecar.console import LoadProgress
 
     try:
         seconds = values.duration(interval) / 1_000_000
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--interval") from None
-    with opened(config) as sc, stopping() as stop, LoadProgress(sc.clock) as progress:
+    with (
+        opened(config, master=master) as sc,
+        stopping() as stop,
+        archive_maker.made_later(stop),
+        LoadProgress(sc.clock) as progress,
+    ):
         code = sc.run(once=once, interval=seconds, stop=stop, on_step=progress)
     raise typer.Exit(code)
 
@@ -188,9 +196,12 @@ def demo(
 
     Example: [bold]sidecar demo[/bold], then [bold]cd sidecar-demo[/bold] and [bold]sidecar changes orders[/bold]
     """
+    from sidecar import archive_maker
     from sidecar import demo as show
 
-    raise typer.Exit(show.run(folder))
+    with archive_maker.made_later():
+        code = show.run(folder)
+    raise typer.Exit(code)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

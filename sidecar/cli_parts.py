@@ -36,13 +36,18 @@ def known_secrets() -> Secrets:
 
 
 @contextlib.contextmanager
-def opened(config: Path, *, read_only: bool = False) -> Iterator[Sidecar]:
-    """Open the project; from here on its secrets are masked in all that is logged or reported."""
+def opened(config: Path, *, read_only: bool = False, master: str | None = None) -> Iterator[Sidecar]:
+    """Open the project; from here on its secrets are masked in all that is logged or reported.
+
+    *master* is in place of the one that the settings say.
+    """
     from sidecar.config import load
     from sidecar.console import set_up_logging
     from sidecar.project import Sidecar
 
     settings = load(config)
+    if master is not None:
+        settings = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
     known_secrets().absorb(settings.secrets)
     set_up_logging(known_secrets())
     with Sidecar(settings, read_only=read_only) as sc:

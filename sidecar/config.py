@@ -174,9 +174,10 @@ class BackfillSettings(_Section):
 
 
 class SparkSettings(_Section):
-    """[spark]: the master's URL, and any `"spark.x.y"` configuration."""
+    """[spark]: the master's URL, whether its classes come from an archive, and any `"spark.x.y"` configuration."""
 
     master: Text | None = None
+    fast_start: bool = True
     conf: Options = {}
 
     @model_validator(mode="before")

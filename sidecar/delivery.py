@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, faults, feed, storage
+from sidecar import consumers, executors, faults, feed, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
@@ -40,6 +40,7 @@ class Delivery:
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self.sinks = tuple(_sinks(sidecar.settings))
+        executors.check_session(spark, (sink.name for sink in self.sinks if isinstance(sink, FileSink)))
         self.failures: dict[tuple[str, str], SidecarError] = {}
         """Why the newest batch of a table, by (table, sink), has not been taken."""
         self._sidecar, self._spark, self._stop = sidecar, spark, stop
@@ -90,7 +91,7 @@ class Delivery:
 
                 settings = self._sidecar.settings.spark
                 conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-                self._spark = spark.session(config=conf)
+                self._spark = spark.session(config=conf, fast_start=settings.fast_start)
                 self._own_spark = True
             return self._spark
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import faults, folder_columns
+from sidecar import executors, faults, folder_columns
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.files import filename
 
@@ -76,7 +76,8 @@ class FileSink(_Common):
         name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         staging = f"{target}/_staging-{filename(self.name)}"
         shaped = self.shaped(frame)
-        shaped.write.format(self.format).options(**self.options).mode("overwrite").save(staging)
+        counted, filled = executors.counted(shaped)
+        counted.write.format(self.format).options(**self.options).mode("overwrite").save(staging)
         faults.point("batch-staged")
         folder_columns.settle(shaped, target, self.format, f'sink "{self.name}", table "{batch.table}"')
         jvm: Any = spark._jvm
@@ -90,6 +91,11 @@ class FileSink(_Common):
             key=lambda path: str(path.getName()),
         )
         data = [path for path in parts if not str(path.getName()).startswith(("_", "."))]
+        if len(data) < filled():
+            raise SinkError(
+                f'sink "{self.name}": Spark\'s executors have written {filled()} files, and {len(data)} of them are '
+                f"seen here: {self.path} must be on storage that all of them, and this machine, see as the same"
+            )
         for index, part in enumerate(data):
             suffix = str(part.getName()).partition(".")[2]
             moved = f"{target}/{name}-{index:05d}.{suffix or self.format}"
@@ -185,6 +191,7 @@ def _reason(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    # What Python says in an executor is at the end of what the JVM says of it.
-    said = [line for line in lines if "sidecar.errors." in line] if "from the Python worker" in lines[0] else []
-    return (said[-1] if said else lines[0]).rstrip(".")
+    # Of what Python raised in an executor, the trace comes first.
+    is_traced = any("from the Python worker" in line for line in lines[:2])
+    said = [line for line in lines if "sidecar.errors." in line] if is_traced else []
+    return (said or lines)[-1 if is_traced else 0].rstrip(".")

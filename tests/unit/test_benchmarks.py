@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, latency, loss, loss_writers, peers, poll_cost, poll_size, tie, tied_rows, workload
+from benchmarks import idle, latency, loss, loss_writers, peers, poll_cost, poll_size, session, tie, tied_rows, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
@@ -129,6 +129,13 @@ def test_the_latency_of_a_loop_that_backfills_can_be_asked_for(bench: Bench, mon
     assert [r.against for r in answer.results] == [None, quiet, quiet]
     assert all({"p50", "running", "poll p50", "poll p99"} == set(r.parts) for r in answer.results)
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+@pytest.mark.soak
+def test_the_cost_of_spark_s_start_can_be_asked_for(bench: Bench) -> None:
+    answer = session.ask(bench)
+    assert [r.against for r in answer.results] == [None, session.PLAIN, session.WITHOUT]
+    assert all(r.parts["processor"] > 1 for r in answer.results)
 
 
 def test_a_peer_says_why_it_failed_and_what_memory_it_took(tmp_path: Path) -> None:

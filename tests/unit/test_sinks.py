@@ -19,7 +19,7 @@ from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
 from sidecar.files import filename
 from sidecar.model import Watermark
-from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, failing_as, load_function
+from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, _reason, failing_as, load_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -331,3 +331,12 @@ def test_a_replayed_batch_that_is_there_already_is_left_alone(spark: SparkSessio
 def test_a_format_that_only_writes_gets_the_batch_again(spark: SparkSession, tmp_path: Path) -> None:
     log = logged(tmp_path, "orders", changes(1))
     FormatSink("away", format="noop").write(dataframe(spark, log), Batch("orders", 1, 1, replay=True), VERSION)
+
+
+def test_what_a_function_raises_in_an_executor_is_said_and_not_where() -> None:
+    from pyspark.errors import PythonException
+
+    trace = "Traceback (most recent call last):\n  File shapes.py\nValueError: on purpose\n"
+    raised = PythonException(f"An exception was thrown from the Python worker:\n{trace}")
+    assert _reason(raised) == "ValueError: on purpose"
+    assert _reason(ValueError("one\ntwo")) == "ValueError: one"
