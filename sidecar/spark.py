@@ -72,6 +72,8 @@ logger.gateway.level = error
 # What fails here is raised in Python with its cause; these would print the same stack twice more.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
+logger.completion.name = org.apache.spark.TaskContextImpl
+logger.completion.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 logger.writer.name = org.apache.spark.sql.execution.datasources.FileFormatWriter
