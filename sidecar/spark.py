@@ -307,6 +307,9 @@ def _home(java: Path) -> Path:
         return java.resolve().parent.parent
     home = _scratch_folder() / "java"
     shim = home / "bin" / "java"
+    if java.absolute() == shim:
+        # Somebody has taken over the environment of a session of ours: a shim that runs itself would never end.
+        return home
     shim.parent.mkdir(parents=True, exist_ok=True)
     dropped = DROPPED if (_java_version(java) or 0) < 24 else f"{DROPPED}|{DROPPED_FROM_24}"
     shim.write_text(JAVA_SHIM.format(java=shlex.quote(str(java.absolute())), dropped=dropped), encoding="utf-8")
