@@ -63,7 +63,10 @@ class Delivery:
             return False
         had = min(store.position(tracked.name, sink.name).acknowledged for sink in sinks)
         log = self._sidecar.log(tracked.name)
-        return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
+        try:
+            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
+        except SidecarError:
+            return False  # the delivery meets it as well, and says so
 
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
@@ -77,7 +80,7 @@ class Delivery:
                     pass
             except SidecarError as error:
                 # The log cannot be asked where the sink is to go on: the next round asks again.
-                self._failed(f"{tracked.name} → {sink.name}", error)
+                self._failed(tracked.name, sink, error)
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
@@ -98,6 +101,11 @@ class Delivery:
 
             spark.close(self._spark)
             self._spark, self._own_spark = None, False
+
+    def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
+        self.failures[table, sink.name] = error
+        self._sidecar.store.note(table, str(error))
+        log_.error("%s", error)
 
     def _deliver(self, sink: Sink, tracked: Tracked) -> bool:
         """Hand *sink* one batch, acknowledge it once it is durable there, and return whether there may be more."""
@@ -130,9 +138,7 @@ class Delivery:
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
-            self.failures[name, sink.name] = error
-            store.note(name, str(error))
-            log_.error("%s", error)
+            self._failed(name, sink, error)
             return False
         if self.failures.pop((name, sink.name), None) is not None:
             store.note(name, None)
