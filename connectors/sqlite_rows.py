@@ -41,7 +41,7 @@ def arrow(tracked: Tracked, rows: list[tuple[object, ...]]) -> pa.Table:
         for row, reason in wrong.items():
             misfits.setdefault(row, {})[name] = reason
     if tracked.deleted_at or tracked.deleted_when:
-        beside[DELETED] = pc.cast(pa.array(columns[len(wanted)], pa.int8()), pa.bool_())
+        beside[DELETED] = pc.cast(types.made(columns[len(wanted)], pa.int8()), pa.bool_())
     if misfits:
         marks: list[str | None] = [None] * len(rows)
         for row, reasons in misfits.items():

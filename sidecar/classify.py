@@ -13,15 +13,15 @@ import pyarrow as pa
 from sidecar.cursor import NONE, Flags, Integers, kind, span
 from sidecar.model import DELETE, INFINITY, INSERT, UPDATE, Tracked
 
-_TYPES = pa.array([INSERT, UPDATE, DELETE])
-
 
 def change_types(updated: Integers, created: Integers | None, gone: Flags, tolerance: int) -> pa.Array:
     """Return a change type a row; *tolerance* is in the columns' own units."""
     codes = np.full(len(updated), 1, dtype=np.int8)
     codes[inserts(updated, created, tolerance)] = 0
     codes[gone] = 2
-    return pa.DictionaryArray.from_arrays(pa.array(codes), _TYPES).cast(pa.string())
+    # Made here: the first array of a process makes pyarrow import pandas, if it is there, and most runs find nothing.
+    types = pa.array([INSERT, UPDATE, DELETE])
+    return pa.DictionaryArray.from_arrays(pa.array(codes), types).cast(pa.string())
 
 
 def inserts(updated: Integers, created: Integers | None, tolerance: int) -> Flags:

@@ -228,10 +228,10 @@ def _reached(values: Integers, closed: int | None) -> Flags:
 
 
 def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
-    if DELETED in data.column_names:
+    if DELETED in data.column_names and len(data):
         flags: Flags = pc.fill_null(data.column(DELETED), False).to_numpy().astype(bool)
         return flags
-    if deleted is None or tracked.deleted_at is None:
+    if deleted is None or tracked.deleted_at is None or not len(data):
         return np.zeros(len(data), dtype=bool)
     column = data.column(tracked.deleted_at)
     return ~_among(column, (None, *tracked.not_deleted))

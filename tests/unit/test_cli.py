@@ -417,10 +417,13 @@ def test_nothing_heavy_is_imported_for_help() -> None:
     assert answer.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_idle_run_starts_no_jvm(shop: SQLiteFile, sidecar: Sidecar) -> None:
-    sidecar("run", "--once")
+def test_an_idle_run_starts_no_jvm_and_imports_nothing_large(shop: SQLiteFile, sidecar: Sidecar) -> None:
+    for table in ("orders", "ticks"):
+        shop.connection.execute(f"CREATE INDEX {table}_updated ON {table} (updated_at, id)")
     with Path("sidecar.toml").open("a") as file:
-        file.write('[spark]\nmaster = "local[1]"\n')
+        file.write('[defaults]\nlookback = "1ms"\n[spark]\nmaster = "local[1]"\n')
+    for _ in range(3):
+        sidecar("run", "--once")
     code = (
         "import sys, sidecar.cli; code = sidecar.cli.execute(['run', '--once']); "
         "print(code, sorted({'pyspark', 'rich', 'psycopg', 'connectorx', 'pandas', 'pyarrow._fs'} & set(sys.modules)))"
