@@ -86,16 +86,30 @@ def read(path: Path) -> pa.Table:
         return _parquet().ParquetFile(path, page_checksum_verification=True).read().replace_schema_metadata(None)
 
 
-def rows(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the changes in *path* as dictionaries by column name."""
+def batches(path: Path, rows: int = 16_384) -> Iterator[pa.RecordBatch]:
+    """Yield the changes in *path*, at most *rows* at a time: so what is held of a segment does not grow with it."""
     with _readable(path):
-        batches = _parquet().ParquetFile(path, page_checksum_verification=True).iter_batches()
+        found = _parquet().ParquetFile(path, page_checksum_verification=True).iter_batches(rows)
     while True:
         with _readable(path):
-            batch = next(batches, None)
+            batch = next(found, None)
         if batch is None:
             break
+        yield batch
+
+
+def rows(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the changes in *path* as dictionaries by column name."""
+    for batch in batches(path):
         yield from batch.to_pylist()
+
+
+def size(path: Path) -> int | None:
+    """Return how many bytes *path* has; None where there is no such file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def columns(path: Path) -> pa.Schema:
