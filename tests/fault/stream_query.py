@@ -10,7 +10,9 @@ from sidecar import spark
 
 def main(state: str, out: str, checkpoint: str) -> None:
     """Stream table `t` of the state's folder."""
-    session = spark.session("sidecar-stream", master="local[1]")
+    # What starts fast: it does not live long.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    session = spark.session("sidecar-stream", master="local[1]", config=quick)
     sidecar.register(session)
     source = session.readStream.format("sidecar").option("path", state).option("table", "t")
     frame = source.option("maxSegmentsPerTrigger", "1").option("consumer", "lake").load()
