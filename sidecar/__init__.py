@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog
     from sidecar.connector import Finding, Source, SourceConnector
+    from sidecar.datasource import register
     from sidecar.errors import (
         LogTruncated,
         SchemaChanged,
@@ -53,6 +54,7 @@ _WHERE = {
     "Tracked": "model",
     "WatermarkStore": "state",
     "Wishes": "model",
+    "register": "datasource",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
@@ -81,6 +83,7 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "Tracked",
     "WatermarkStore",
     "Wishes",
+    "register",
 ]
 
 
