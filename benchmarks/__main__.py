@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 from rich.console import Console
 
-from benchmarks import first_load, idle, latency, memory, poll_cost, poll_size, server, session, tie
+from benchmarks import first_load, idle, latency, memory, poll_cost, poll_size, server, session, stream, tie
 from benchmarks.bench import HOME, NAMES, Bench
 from benchmarks.measure import Answer, show
 from benchmarks.server import NoServer
@@ -28,6 +28,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer | list[Answer]]] = {
     "memory": memory.ask,
     "latency": latency.ask,
     "session": session.ask,
+    "stream": stream.ask,
     "tie": tie.ask,
 }
 LONG = {"tie"}

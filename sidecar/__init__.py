@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog
     from sidecar.connector import Finding, Source, SourceConnector
+    from sidecar.datasource import register
     from sidecar.envelope import debezium, debezium_json
     from sidecar.errors import (
         LogTruncated,
@@ -56,6 +57,7 @@ _WHERE = {
     "Wishes": "model",
     "debezium": "envelope",
     "debezium_json": "envelope",
+    "register": "datasource",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
@@ -86,6 +88,7 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "Wishes",
     "debezium",
     "debezium_json",
+    "register",
 ]
 
 

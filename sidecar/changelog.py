@@ -55,6 +55,8 @@ class _Held:
 
     segments: Segments
     floor: int
+    version: int
+    """Of `ChangeLog._version`: another thread may have changed the log while this was being listed."""
 
 
 class ChangeLog:
@@ -76,6 +78,7 @@ class ChangeLog:
         self._newest: tuple[int, pa.Schema, int, int] | None = None
         self._is_writer = False
         self._held: _Held | None = None
+        self._version = 0
         self._asked: Metadata | None = None
 
     @property
@@ -203,12 +206,16 @@ class ChangeLog:
         try:
             segment = Segment(offset, storage.write_durably(path, write))
         except StateUnavailable:
-            self._held, self.in_doubt = None, True
+            self.in_doubt = True
+            self._forget()
             raise
         faults.point("segment-renamed")
         self._newest = offset, changes.schema, version, since
-        if self._held is not None:
-            self._held.segments.append(segment)
+        held = self._known()
+        self._forget()
+        if held is not None:
+            held.segments.append(segment)
+            self._held = _Held(held.segments, held.floor, self._version)
         return segment
 
     def _free(self, offset: int) -> AnyPath:
@@ -219,7 +226,7 @@ class ChangeLog:
         path = self.file(offset)
         if isinstance(path, Path) or not path.exists():
             return path
-        self._held = None
+        self._forget()
         if self.in_doubt or (self._newest is not None and self._newest[0] >= offset):
             self.in_doubt = True
             raise StateUnavailable(f"{path}: has been written, as is known only now. The next poll goes on from it")
@@ -284,17 +291,20 @@ class ChangeLog:
         doomed = [s for s in self.standing() if s.offset <= through]
         position = json.loads(dump_watermark(watermark))
         floor = {"offset": through, "watermark": position, "recent": segments.pack(remembered).decode()}
-        self._held = None
-        storage.write_text(self.at / "_floor.json", json.dumps(floor))
-        faults.point("floor-written")
-        for segment in doomed:
-            segment.file.unlink(missing_ok=True)
-            faults.point("segment-dropped")
+        try:
+            storage.write_text(self.at / "_floor.json", json.dumps(floor))
+            faults.point("floor-written")
+            for segment in doomed:
+                segment.file.unlink(missing_ok=True)
+                faults.point("segment-dropped")
+        finally:
+            self._forget()
         return len(doomed)
 
     def floor(self) -> int:
         """Return the last offset dropped by retention; 0 if none."""
-        return self._read_floor()[0] if self._held is None else self._held.floor
+        held = self._known()
+        return self._read_floor()[0] if held is None else held.floor
 
     def _read_floor(self) -> tuple[int, Watermark | None, Records]:
         path = self.at / "_floor.json"
@@ -309,8 +319,9 @@ class ChangeLog:
 
     def _segments(self) -> Segments:
         """Return what may be read, in order and without a gap."""
-        if self._held is not None:
-            return list(self._held.segments)
+        if (held := self._known()) is not None:
+            return list(held.segments)
+        version = self._version
         # A folder that changes while it is listed may show a file and not the one before it: so look twice.
         missing = 0
         for _ in range(2):
@@ -322,12 +333,19 @@ class ChangeLog:
             if not missing:
                 if self._is_writer and not isinstance(self.at, Path):
                     # A disk's folder is asked each time: that costs nothing, and shows what has been taken away.
-                    self._held = _Held(list(found), floor)
+                    self._held = _Held(list(found), floor, version)
                 return found
         raise StateDamaged(
             f"{self.file(missing)}: is missing, and later segments are there. Put it back; or give these changes up "
             f"and read the whole table again: sidecar watermark reset {self.table}"
         )
+
+    def _known(self) -> _Held | None:
+        held = self._held
+        return held if held is not None and held.version == self._version else None
+
+    def _forget(self) -> None:
+        self._version += 1
 
     def standing(self) -> Segments:
         """Return the segment files that are there, gaps and dropped ones included."""
@@ -344,7 +362,7 @@ class ChangeLog:
         return storage.local(self.file(offset))
 
     def _existing(self, offset: int) -> AnyPath | None:
-        path, held = self.file(offset), self._held
+        path, held = self.file(offset), self._known()
         if (held is not None and 0 < offset - held.floor <= len(held.segments)) or path.exists():
             return path
         if offset <= self.floor():

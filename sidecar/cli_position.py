@@ -68,6 +68,26 @@ def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
     print(f"{name}: the next poll reads all of it")
 
 
+@watermark.command("forget")
+def watermark_forget(
+    table: TableName,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The name that the query was given: its consumer.")],
+    config: Config = SETTINGS,
+) -> None:
+    """Forget a streaming query that runs no more, so that retention keeps nothing for it any longer.
+
+    One that still runs is known again with its next batch. sidecar status shows them.
+
+    Example: [bold]sidecar watermark forget orders dashboard[/bold]
+    """
+    from sidecar import queries
+
+    with opened(config, read_only=True) as sc:
+        name = logged(sc, table)
+        queries.forget(sc.log(name), query)
+    print(f'{name}: query "{query}" is forgotten')
+
+
 def schema(
     table: TableName,
     config: Config = SETTINGS,

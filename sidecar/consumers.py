@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from sidecar import faults, storage
+from sidecar import faults, queries, storage
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
 from sidecar.files import filename
@@ -30,13 +30,18 @@ def recover(log: ChangeLog, store: WatermarkStore) -> None:
             raise StateDamaged(f"{path}: not a readable position: {error}. Restore it from a copy.") from error
         if store.position(log.table, consumer) != position:
             store.save_position(log.table, consumer, position)
-        reached, last = max(position.acknowledged, position.intended or 0), log.last()
-        if reached > last:
-            raise StateDamaged(
-                f'{log.at}: ends at offset {last}, but sink "{consumer}" has had {reached}: segments are missing. '
-                "Put them back; or give these changes up and read the whole table again: "
-                f"sidecar watermark reset {log.table}"
-            )
+        _check(log, f'sink "{consumer}"', max(position.acknowledged, position.intended or 0))
+    for query, acknowledged in queries.positions(log).items():
+        _check(log, f'query "{query}"', acknowledged, f"; or forget it: sidecar watermark forget {log.table} {query}")
+
+
+def _check(log: ChangeLog, who: str, reached: int, otherwise: str = "") -> None:
+    last = log.last()
+    if reached > last:
+        raise StateDamaged(
+            f"{log.at}: ends at offset {last}, but {who} has had {reached}: segments are missing. Put them back; "
+            f"or give these changes up and read the whole table again: sidecar watermark reset {log.table}{otherwise}"
+        )
 
 
 def intend(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> ConsumerPosition:

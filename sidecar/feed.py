@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -15,7 +17,17 @@ from sidecar.storage import StorePath, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
+
+    DataType_ = TypeVar("DataType_", bound=DataType)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a log that can be read as one table: its segments in order, and the columns."""
+
+    segments: Sequence[Segment]
+    schema: pa.Schema
 
 
 def dataframe(
@@ -31,20 +43,31 @@ def dataframe(
     LogTruncated if retention has dropped the range's beginning; SchemaChanged if a column's type was changed within it
     otherwise than by growing.
     """
+    found = readable(log, since, until, schema)
+    columns = spark_schema(found.schema)
+    if not found.segments:
+        return _parsed(spark.createDataFrame([], columns), found.schema)
+    return _parsed(_read(spark, found.segments, columns), found.schema)
+
+
+def readable(log: ChangeLog, since: int = 0, until: int | None = None, schema: pa.Schema | None = None) -> Range:
+    """Return the segments with `since < offset <= until`, and the columns that they have as one table.
+
+    An empty range has the columns of *schema*, or of the newest segment. Errors as of `dataframe`.
+    """
     segments = log.list(since, until)
     if not segments:
-        newest = schema or log.schema() or pa.schema([])
-        return _parsed(spark.createDataFrame([], spark_schema(newest)), newest)
+        return Range((), schema or log.schema() or pa.schema([]))
     newest, last = log.columns(segments[0].offset)
     if last is not None and segments[-1].offset > last:
         raise SchemaChanged(
             f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
             f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
         )
-    return _parsed(_read(spark, segments, spark_schema(newest)), newest)
+    return Range(segments, newest)
 
 
-def _read(spark: SparkSession, segments: list[Segment], columns: StructType) -> DataFrame:
+def _read(spark: SparkSession, segments: Sequence[Segment], columns: StructType) -> DataFrame:
     first = segments[0].file
     if isinstance(first, StorePath) and not stored_feed.spark_reads(spark, first):
         return stored_feed.frame(spark, segments, columns)
@@ -56,15 +79,34 @@ def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return *frame* with a VARIANT in place of each text that *schema* marks as one."""
     from pyspark.sql import functions
 
-    marked = {field.name for field in schema if VARIANT.items() <= (field.metadata or {}).items()}
+    marked = variants(schema)
     if not marked:
         return frame
     columns = {name: functions.col("`" + name.replace("`", "``") + "`") for name in schema.names}
     return frame.select(*(functions.parse_json(c).alias(n) if n in marked else c for n, c in columns.items()))
 
 
+def variants(schema: pa.Schema) -> set[str]:
+    """Return the columns of JSON texts that Spark is to see as VARIANT."""
+    return {field.name for field in schema if VARIANT.items() <= (field.metadata or {}).items()}
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return Spark's types for *schema*."""
+    """Return Spark's types for *schema*. All may be NULL: a column that came later has no value in older rows."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return _nullable(from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _nullable(type_: DataType_) -> DataType_:
+    """Return *type_* with NULL allowed wherever Spark allows it, as Spark reads any Parquet file."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    found: Any = type_
+    if isinstance(type_, StructType):
+        found = StructType([StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in type_])
+    elif isinstance(type_, ArrayType):
+        found = ArrayType(_nullable(type_.elementType), True)
+    elif isinstance(type_, MapType):
+        found = MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
+    return cast("DataType_", found)

@@ -16,6 +16,8 @@ from sidecar.clock import Clock, iso
 from sidecar.errors import StateDamaged, StateHeld
 from sidecar.storage import AnyPath
 
+OWNER = "_owner.json"
+
 
 def claim(root: AnyPath, state: Path, clock: Clock) -> None:
     """Let the folder *state*, whose lock is held, be the writer of the logs under *root*; StateHeld if another one is.
@@ -25,7 +27,7 @@ def claim(root: AnyPath, state: Path, clock: Clock) -> None:
     if root == state / "log":
         return
     here = f"{state.absolute()} on {socket.gethostname()}"
-    mine, path = _own(state), root / "_owner.json"
+    mine, path = _own(state), root / OWNER
     storage.make_folder(root)
     if (held := _read(path)) is None:
         storage.write_text(path, json.dumps({"id": mine, "state": here, "since": iso(clock.now())}))

@@ -7,13 +7,13 @@ import dataclasses
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import backfills, config, consumers, cursor, owner, quarantine, recovery, tracking
+from sidecar import backfills, config, consumers, cursor, owner, quarantine, queries, recovery, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
@@ -53,6 +53,7 @@ class TableStatus:
     late: int = 0
     quarantined: int = 0
     backfill: BackfillStatus | None = None
+    queries: Mapping[str, int] = field(default_factory=dict)
 
 
 class Sidecar:
@@ -244,7 +245,6 @@ class Sidecar:
             first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
             greatest = first.greatest[-1][1] if first.greatest else None
             held = {sink: p.acknowledged for (table, sink), p in positions.items() if table == name}
-            error, busy = notes.get(name), mark.progress is not None
             found.append(
                 TableStatus(
                     name,
@@ -253,13 +253,14 @@ class Sidecar:
                     mark.kind,
                     mark.unit,
                     mark.polled,
-                    in_progress=busy,
+                    in_progress=mark.progress is not None,
                     positions=held,
-                    error=error,
+                    error=notes.get(name),
                     hold=mark.hold,
                     late=mark.late,
                     quarantined=quarantine.count(self.log(name), mark.offset),
                     backfill=self._backfill(name),
+                    queries=queries.positions(self.log(name)),
                 )
             )
         return found
@@ -357,7 +358,8 @@ class Sidecar:
         """Begin a damaged log anew behind all that it ever held; consumers go on from there."""
         held = {c: p.acknowledged for (table, c), p in self.store.positions().items() if table == tracked.name}
         before = self.store.watermark(tracked.name)
-        through = max([*(s.offset for s in log.standing()), *held.values(), before.offset if before else 0])
+        had = [*held.values(), *queries.positions(log).values()]
+        through = max([*(s.offset for s in log.standing()), *had, before.offset if before else 0])
         log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
         for consumer, acknowledged in held.items():
             if acknowledged < through:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sidecar import deliveries
+from sidecar import deliveries, queries
 from sidecar.changelog import ChangeLog
 from sidecar.model import Watermark
 from sidecar.state import WatermarkStore
@@ -13,6 +13,7 @@ from sidecar.state import WatermarkStore
 def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
     """Drop *log*'s segments committed before *before* (microseconds UTC) that all *consumers* have; return how many.
 
+    So must all streaming queries that have given a name, unless they have been forgotten (`sidecar watermark forget`).
     What a rebuild of the state would need of them is first written beside the log. The newest segment always stays; so
     does one whose rows are not closed yet, where the source numbers its versions: should it number them anew, only what
     the log holds of a row tells that it has been delivered.
@@ -20,7 +21,8 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
     mark = store.watermark(log.table)
     if mark is None:
         return 0
-    limit = min((store.position(log.table, c).acknowledged for c in consumers), default=mark.offset)
+    had = [store.position(log.table, c).acknowledged for c in consumers]
+    limit = min([*had, *queries.positions(log).values()], default=mark.offset)
     if mark.job is not None:
         # What has been delivered since is what its chunks are held against.
         limit = min(limit, mark.job.began)

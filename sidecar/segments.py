@@ -93,16 +93,33 @@ def read(path: AnyPath) -> pa.Table:
         return file.read().replace_schema_metadata(None)
 
 
-def rows(path: AnyPath) -> Iterator[dict[str, object]]:
-    """Yield the changes in *path* as dictionaries by column name."""
+def batches(path: AnyPath, rows: int = 16_384) -> Iterator[pa.RecordBatch]:
+    """Yield the changes in *path*, at most *rows* at a time: so what is held of a segment does not grow with it.
+
+    Of a file in an object store, its bytes are held as a whole.
+    """
     with _readable(path):
-        batches = _parquet().ParquetFile(storage.whole(path), page_checksum_verification=True).iter_batches()
+        found = _parquet().ParquetFile(storage.whole(path), page_checksum_verification=True).iter_batches(rows)
     while True:
         with _readable(path):
-            batch = next(batches, None)
+            batch = next(found, None)
         if batch is None:
             break
+        yield batch
+
+
+def rows(path: AnyPath) -> Iterator[dict[str, object]]:
+    """Yield the changes in *path* as dictionaries by column name."""
+    for batch in batches(path):
         yield from batch.to_pylist()
+
+
+def size(path: AnyPath) -> int | None:
+    """Return how many bytes *path* has; None where there is no such file."""
+    try:
+        return storage.size(path)
+    except FileNotFoundError:
+        return None
 
 
 def columns(path: AnyPath) -> pa.Schema:

@@ -44,8 +44,11 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             "lag_s": None if t.polled is None else round(max(0, now - t.polled) / SECOND, 1),
             "offset": t.offset,
             "sinks": {
-                name: _position(t, name) for name in settings.sinks if name in t.positions or _takes(settings, name, t)
+                name: _standing(t, t.positions.get(name, 0))
+                for name in settings.sinks
+                if name in t.positions or _takes(settings, name, t)
             },
+            "queries": {name: _standing(t, at) for name, at in sorted(t.queries.items())},
             "polling": t.in_progress,
             "held_by": None if t.hold is None else t.hold.by,
             "held_s": None if t.hold is None else _held_for(t),
@@ -73,8 +76,7 @@ def _held(row: Mapping[str, Any]) -> str:
     return f"ok, held back {how_long} by {row['held_by']}"
 
 
-def _position(table: TableStatus, sink: str) -> dict[str, int]:
-    at = table.positions.get(sink, 0)
+def _standing(table: TableStatus, at: int) -> dict[str, int]:
     return {"offset": at, "behind": max(0, table.offset - at)}
 
 
@@ -92,9 +94,8 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
     """Return what `status` found as a table for people."""
     found = _table("table", "watermark", "polled", "offset", "sinks", "state")
     for row in rows:
-        sinks = [
-            f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in row["sinks"].items()
-        ]
+        readers = [*row["sinks"].items(), *((f"query {name}", at) for name, at in row["queries"].items())]
+        sinks = [f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in readers]
         well = f"backfill {row['backfill']['progress']}" if row["backfill"] else ""
         well = well or "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
         if row["late"]:

@@ -328,6 +328,9 @@ def _filesystem(kind: str, host: str, options: tuple[tuple[str, str], ...]) -> F
     for name in ("connect_timeout", "request_timeout"):
         if name in given:
             given[name] = float(given[name])
+    if kind == "s3" and "endpoint" not in given:
+        # pyarrow's client follows AWS's rules in all but this.
+        given["endpoint"] = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     scheme, _, endpoint = given.pop("endpoint", "").rpartition("://")
     if endpoint:
         given |= {"endpoint_override": endpoint.rstrip("/"), "scheme": scheme or "https"}

@@ -56,7 +56,8 @@ def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) ->
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             for path in partition.value:
-                yield from conformed(segments.read(path), target).to_batches(max_chunksize=65_536)
+                for batch in segments.batches(path):
+                    yield conformed(batch, target)
 
     class Source(DataSource):
         @classmethod
@@ -75,13 +76,14 @@ def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) ->
     return spark.read.format("sidecar_segments").option("files", said).load()
 
 
-def conformed(data: pa.Table, target: pa.Schema) -> pa.Table:
-    """Return *data* in exactly the layout *target*: Spark takes any other for something else."""
+def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return *batch* in exactly the layout *target*: Spark takes any other for something else."""
+    names = batch.schema.names
     arrays = [
-        data.column(field.name).cast(field.type) if field.name in data.column_names else pa.nulls(len(data), field.type)
+        batch.column(field.name).cast(field.type) if field.name in names else pa.nulls(len(batch), field.type)
         for field in target
     ]
-    return pa.table(arrays, schema=target)
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 def _groups(found: Sequence[Segment]) -> Iterator[list[storage.AnyPath]]:

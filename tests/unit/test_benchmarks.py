@@ -7,18 +7,35 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, latency, loss, loss_writers, peers, poll_cost, poll_size, session, tie, tied_rows, workload
+from benchmarks import (
+    idle,
+    latency,
+    loss,
+    loss_writers,
+    peers,
+    poll_cost,
+    poll_size,
+    session,
+    stream,
+    tie,
+    tied_rows,
+    workload,
+)
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
 from sidecar.changelog import ChangeLog
 from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -179,6 +196,15 @@ def test_a_copy_is_scored_by_what_it_lacks_what_is_old_in_it_and_what_came_twice
     scored = loss.score("w", "p", truth, found, in_order=True)
     assert (scored.rows, scored.lost, scored.stale, scored.repeated, scored.polls) == (4, 1, 1, 1, 7)
     assert loss.score("w", "p", truth, found, in_order=False).repeated is None
+
+
+def test_a_stream_s_batches_can_be_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    monkeypatch.setattr(stream, "SEGMENTS", 2)
+    (answer,) = stream.ask(bench)
+    assert [r.name for r in answer.results] == ["Spark's file stream", 'format("sidecar")']
+    assert answer.results[1].parts.keys() >= {"latestOffset", "addBatch"}
 
 
 @pytest.mark.parametrize("epochs", [False, True])

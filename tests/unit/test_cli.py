@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import queries
+from sidecar.changelog import ChangeLog
 from sidecar.cli import execute
 from sidecar.clock import SystemClock
 from tests.conftest import SQLiteFile
@@ -73,7 +75,8 @@ def settings(text: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["init", "check", "run", "status", "changes", "demo", "watermark show", "watermark set", "watermark reset"],
+    ["init", "check", "run", "status", "changes", "demo"]
+    + [f"watermark {name}" for name in ("show", "set", "reset", "forget")],
 )
 def test_every_command_teaches_itself_by_an_example(sidecar: Sidecar, command: str) -> None:
     answer = sidecar(*command.split(), "--help")
@@ -252,6 +255,27 @@ def test_a_watermark_can_be_seen_set_and_reset(sidecar: Sidecar, shop: SQLiteFil
     assert sidecar("run", "--once").err.startswith("table=orders rows=1 ")
     assert sidecar("watermark", "reset", "orders").code == 0
     assert sidecar("run", "--once").err.startswith("table=orders rows=3 ")
+
+
+def test_a_query_that_reads_the_log_is_shown_beside_the_sinks_until_it_is_forgotten(
+    sidecar: Sidecar, shop: SQLiteFile
+) -> None:
+    sidecar("run", "--once")
+    queries.save(ChangeLog(Path(".sidecar/log"), "orders"), "dashboard", 0)
+    assert json.loads(sidecar("status", "--json").out)[0]["queries"] == {"dashboard": {"offset": 0, "behind": 1}}
+    assert "query dashboard 0 (1 behind)" in sidecar("status").out
+    assert sidecar("watermark", "forget", "orders", "dashboard").code == 0
+    assert json.loads(sidecar("status", "--json").out)[0]["queries"] == {}
+    assert sidecar("watermark", "forget", "orders", "dashboard").code == 2
+
+
+def test_a_log_begun_anew_lies_behind_all_that_a_query_has_had(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    sidecar("run", "--once")
+    queries.save(ChangeLog(Path(".sidecar/log"), "orders"), "dashboard", 7)
+    assert sidecar("run", "--once").code == 5
+    assert sidecar("watermark", "reset", "orders").code == 0
+    assert sidecar("run", "--once").code == 0
+    assert json.loads(sidecar("status", "--json").out)[0]["queries"]["dashboard"]["behind"] > 0
 
 
 @pytest.mark.parametrize(("table", "value"), [("orders", "yesterday"), ("ticks", "yesterday"), ("nothing", "1")])

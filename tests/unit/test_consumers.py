@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import consumers
+from sidecar import consumers, queries
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore
@@ -60,3 +60,15 @@ def test_a_damaged_position_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(StateDamaged, match=r"lake\.json: not a readable position"):
         consumers.recover(log, store)
+
+
+def test_a_log_that_ends_before_what_a_query_has_had_is_named(tmp_path: Path) -> None:
+    log, store = fill(ChangeLog(tmp_path, "t"), 3), MemoryWatermarkStore()
+    queries.save(log, "q", 3)
+    consumers.recover(log, store)
+    assert store.positions() == {}
+    log.path(3).unlink()
+    with pytest.raises(StateDamaged, match=r'query "q" has had 3: .* forget it: sidecar watermark forget t q'):
+        consumers.recover(log, store)
+    queries.forget(log, "q")
+    consumers.recover(log, store)

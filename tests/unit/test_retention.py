@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from sidecar import consumers, recovery
+from sidecar import consumers, queries, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.deliveries import NOTHING
-from sidecar.errors import LogTruncated
+from sidecar.errors import LogTruncated, SettingsError, StateDamaged
 from sidecar.model import PassMark, PassName, Watermark
 from sidecar.retention import drop_old
-from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore
+from sidecar.state import ConsumerPosition, MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.records import known
 from tests.unit.test_changelog import changes, fill, mark
@@ -44,6 +45,34 @@ def test_nothing_goes_before_every_consumer_has_it(tmp_path: Path) -> None:
     consumers.intend(log, store, "b", 5)
     assert drop_old(log, store, ["a", "b"], before=10**9) == 2
     assert log.floor() == 2
+
+
+def test_what_a_query_that_has_a_name_has_not_had_stays_until_the_query_is_forgotten(tmp_path: Path) -> None:
+    log, store = ready(tmp_path)
+    consumers.acknowledge(log, store, "lake", 5)
+    queries.save(log, "lake", 1)  # no sink's name is taken
+    queries.save(log, "b/ü", 3)
+    assert drop_old(log, store, ["lake"], before=10**9) == 1
+    assert queries.positions(log) == {"lake": 1, "b/ü": 3}
+    assert store.positions() == {("t", "lake"): ConsumerPosition(5)}
+    queries.forget(log, "lake")
+    assert drop_old(log, store, ["lake"], before=10**9) == 2
+    queries.forget(log, "b/ü")
+    assert drop_old(log, store, ["lake"], before=10**9) == 1
+    with pytest.raises(SettingsError, match='no query "lake"; there are: none'):
+        queries.forget(log, "lake")
+
+
+def test_a_query_s_position_that_cannot_be_read_keeps_everything(tmp_path: Path) -> None:
+    log, store = ready(tmp_path)
+    queries.save(log, "q", 3)
+    path = log.folder / "_positions" / "queries" / "q.json"
+    assert json.loads(path.read_text()) == {"query": "q", "acknowledged": 3}
+    for text in ("", "[]", '{"query": "q"}'):
+        path.write_text(text)
+        with pytest.raises(StateDamaged, match=r"q\.json: not a readable position.*Remove the file"):
+            drop_old(log, store, [], before=10**9)
+    assert len(log.list()) == 5
 
 
 def test_the_newest_segment_stays(tmp_path: Path) -> None:

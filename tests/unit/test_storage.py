@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sidecar import config, consumers, feed, recovery, retention, storage
+from sidecar import config, consumers, feed, owner, queries, recovery, retention, storage
 from sidecar.changelog import ChangeLog
+from sidecar.clock import FakeClock
+from sidecar.datasource import SidecarDataSource
 from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged, StateUnavailable
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore
@@ -274,3 +276,34 @@ def test_spark_gets_a_log_in_a_store_as_it_gets_one_on_a_disk(
     assert "sidecar_segments" in plan
     assert SECRET not in plan
     assert KEY not in plan
+
+
+def test_the_data_source_reads_a_log_in_a_store_and_notes_there_how_far_a_query_has_come(
+    s3: Store, root: StorePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["endpoint"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    fill(ChangeLog(root, "t"), 4)
+    source = SidecarDataSource({"path": str(root), "table": "t", "since": "1", "consumer": "live"})
+    stream = source.streamReader(source.schema())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    read = [b for task in stream.partitions(start, end) for b in stream.read(task)]
+    assert pa.Table.from_batches(read).column("_commit_version").to_pylist() == [2] * 3 + [3] * 3 + [4] * 3
+    stream.commit(end)
+    assert queries.positions(ChangeLog(root, "t")) == {"live": 4}
+
+    batch = SidecarDataSource({"path": str(root), "table": "t", "until": "2"})
+    reader = batch.reader(batch.schema())
+    read = [b for task in reader.partitions() for b in reader.read(task)]
+    assert pa.Table.from_batches(read).column("_commit_version").to_pylist() == [1] * 3 + [2] * 3
+
+
+def test_the_data_source_takes_a_log_that_is_in_another_folder(tmp_path: Path, clock: FakeClock) -> None:
+    owner.claim(tmp_path / "elsewhere", tmp_path, clock)
+    fill(ChangeLog(tmp_path / "elsewhere", "t"), 1)
+    for place in (str(tmp_path / "elsewhere"), (tmp_path / "elsewhere").as_uri()):
+        assert SidecarDataSource({"path": place, "table": "t"}).schema().names == changes(1).column_names
+    with pytest.raises(SettingsError, match="or log where that is given"):
+        SidecarDataSource({"path": str(tmp_path / "t"), "table": "t"}).schema()
