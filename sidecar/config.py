@@ -78,10 +78,14 @@ class SourceSettings(_Section):
 
 
 class StateSettings(_Section):
-    """[state]: where the change log and the watermarks are, and how long segments are kept (None: for ever)."""
+    """[state]: where the change log and the watermarks are, and how long segments are kept (None: for ever).
+
+    `bases`: before segments are dropped, the table is kept as it was after them.
+    """
 
     path: Folder = Field(default=Path(".sidecar"), validate_default=True)
     retention: Micros | None = None
+    bases: bool = True
 
 
 class RefreshSettings(_Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,19 +33,25 @@ def dataframe(
     segments = log.list(since, until)
     if not segments:
         newest = schema or log.schema() or pa.schema([])
-        return _parsed(spark.createDataFrame([], spark_schema(newest)), newest)
+        return parsed(texts(spark, [], newest), newest)
     newest, last = log.columns(segments[0].offset)
     if last is not None and segments[-1].offset > last:
         raise SchemaChanged(
             f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
             f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
         )
-    columns = spark_schema(newest)
-    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return _parsed(reader.parquet(*(str(s.path) for s in segments)), newest)
+    return parsed(texts(spark, [s.path for s in segments], newest), newest)
 
 
-def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+def texts(spark: SparkSession, paths: Iterable[Path], schema: pa.Schema) -> DataFrame:
+    """Return the rows of the Parquet files *paths* as *schema*; what is to be a VARIANT is still its text."""
+    columns, names = spark_schema(schema), [str(path) for path in paths]
+    if not names:
+        return spark.createDataFrame([], columns)
+    return spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true").parquet(*names)
+
+
+def parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return *frame* with a VARIANT in place of each text that *schema* marks as one."""
     from pyspark.sql import functions
 

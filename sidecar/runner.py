@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import fanout, retention
 from sidecar.clock import SECOND
+from sidecar.compaction import Compaction
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.horizon import LONG_HOLD, resting
@@ -90,6 +91,8 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop, self._failed)
+        compaction = Compaction(self._delivery.session, self.sidecar.described)
+        self._drop_old = compaction.retain if self.sidecar.settings.state.bases else retention.drop_old
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -377,7 +380,7 @@ class Runner:
             names += fanout.of_parent(tracked.name, self.sidecar.tracked.values())
             before = self.sidecar.clock.now() - kept
             try:
-                retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
+                self._drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
             except SidecarError as error:
                 self._failed(tracked.name, error)
 

@@ -1,0 +1,101 @@
+"""Compaction: a base takes the place of the segments before it, so that retention costs nobody the table.
+
+A base is a copy of the table, so one is written only when retention has as much to drop as makes up for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sidecar import bases, current, retention, segments
+from sidecar.bases import Base
+from sidecar.changelog import ChangeLog
+from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, StateDamaged
+from sidecar.segments import Segment
+from sidecar.state import WatermarkStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log_ = logging.getLogger("sidecar")
+
+FIRST_BYTES = 16 << 20
+"""Below so many bytes of segments, no base is worth its while."""
+
+SHARE = 0.5
+"""A base is written anew once retention could drop so many times its bytes."""
+
+
+def compact(spark: SparkSession, log: ChangeLog, offset: int, described: Callable[[], pa.Schema]) -> Base:
+    """Return the base of *log* at *offset*, written now if there is none yet; errors as of `current.dataframe`."""
+    if offset in bases.offsets(log):
+        return bases.load(log, offset)
+    made = current.plan(log, offset, described)
+    aside = bases.aside(log, offset)
+    try:
+        current.texts(spark, made).write.mode("overwrite").parquet(str(aside))
+    except Exception as error:
+        reason = _reason(error)
+        raise StateDamaged(f"{aside}: the base cannot be written: {reason}. The log stays as it is.") from error
+    known = (made.base.offset, made.base.committed) if made.base is not None else (log.floor(), 0)
+    since = log.list(known[0], offset)
+    committed = max([known[1], *(segments.metadata(s.path).committed for s in since)])
+    return bases.settled(log, offset, committed, made.schema)
+
+
+class Compaction:
+    """Drops what retention allows, for a runner; `session` gives Spark once a base is to be written, `described` the
+    columns of a table's log as the source has them now.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        described: Callable[[str], pa.Schema],
+        first_bytes: int = FIRST_BYTES,
+    ) -> None:
+        self._session, self._described, self._first_bytes = session, described, first_bytes
+        self._aged: dict[str, int] = {}
+
+    def retain(self, log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
+        """Drop *log*'s segments as `retention.drop_old` does, but only up to a base; return how many.
+
+        A base is written first where it is worth it. Then the bases go that nothing can be told by any more. A log that
+        no base can be made of, because its beginning is gone or cannot be read with the rest, is shortened as without.
+        """
+        # What is old stays old: a log that waits for its base is not gone through at each round.
+        self._aged[log.table] = retention.aged(log, store, before, self._aged.get(log.table, 0))
+        limit = min(self._aged[log.table], retention.allowed(log, store, consumers))
+        floor = log.floor()
+        if limit <= floor:
+            return 0
+        through = max((b for b in bases.offsets(log) if b <= limit), default=0)
+        doomed = log.list(max(floor, through), limit)
+        try:
+            if self._is_worth_it(doomed, bases.load(log, through).size if through else 0):
+                log_.info("table=%s compacting=%d-%d: a base, so that retention can drop them ([state] bases)",
+                          log.table, doomed[0].offset, limit)  # fmt: skip
+                base = compact(self._session(), log, limit, functools.partial(self._described, log.table))
+                log_.info("table=%s base=%d rows=%d", log.table, limit, base.rows)
+                through = limit
+        except (LogTruncated, SchemaChanged):
+            through = limit
+        dropped = retention.drop(log, store, through)
+        bases.drop(log, [b for b in bases.offsets(log) if b < log.floor()])
+        return dropped
+
+    def _is_worth_it(self, doomed: Sequence[Segment], base: int) -> bool:
+        return sum(s.path.stat().st_size for s in doomed) > max(self._first_bytes, SHARE * base)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, SidecarError):
+        return str(error)
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
+    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
