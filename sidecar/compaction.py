@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sidecar import bases, current, retention, segments
+from sidecar import bases, current, feed, retention, segments
 from sidecar.bases import Base
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, StateDamaged
@@ -40,8 +40,11 @@ def compact(spark: SparkSession, log: ChangeLog, offset: int, described: Callabl
     try:
         current.texts(spark, made).write.mode("overwrite").parquet(str(aside))
     except Exception as error:
-        reason = _reason(error)
-        raise StateDamaged(f"{aside}: the base cannot be written: {reason}. The log stays as it is.") from error
+        if isinstance(error, SidecarError):
+            raise
+        raise StateDamaged(
+            f"{aside}: the base cannot be written: {feed.reason(error)}. The log stays as it is."
+        ) from error
     known = (made.base.offset, made.base.committed) if made.base is not None else (log.floor(), 0)
     since = log.list(known[0], offset)
     committed = max([known[1], *(segments.metadata(s.path).committed for s in since)])
@@ -53,13 +56,8 @@ class Compaction:
     columns of a table's log as the source has them now.
     """
 
-    def __init__(
-        self,
-        session: Callable[[], SparkSession],
-        described: Callable[[str], pa.Schema],
-        first_bytes: int = FIRST_BYTES,
-    ) -> None:
-        self._session, self._described, self._first_bytes = session, described, first_bytes
+    def __init__(self, session: Callable[[], SparkSession], described: Callable[[str], pa.Schema]) -> None:
+        self._session, self._described = session, described
         self._aged: dict[str, int] = {}
 
     def retain(self, log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
@@ -77,7 +75,7 @@ class Compaction:
         through = max((b for b in bases.offsets(log) if b <= limit), default=0)
         doomed = log.list(max(floor, through), limit)
         try:
-            if self._is_worth_it(doomed, bases.load(log, through).size if through else 0):
+            if _is_worth_it(doomed, bases.load(log, through).size if through else 0):
                 log_.info("table=%s compacting=%d-%d: a base, so that retention can drop them ([state] bases)",
                           log.table, doomed[0].offset, limit)  # fmt: skip
                 base = compact(self._session(), log, limit, functools.partial(self._described, log.table))
@@ -89,13 +87,6 @@ class Compaction:
         bases.drop(log, [b for b in bases.offsets(log) if b < log.floor()])
         return dropped
 
-    def _is_worth_it(self, doomed: Sequence[Segment], base: int) -> bool:
-        return sum(s.path.stat().st_size for s in doomed) > max(self._first_bytes, SHARE * base)
 
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, SidecarError):
-        return str(error)
-    java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+def _is_worth_it(doomed: Sequence[Segment], base: int) -> bool:
+    return sum(s.path.stat().st_size for s in doomed) > max(FIRST_BYTES, SHARE * base)

@@ -95,6 +95,8 @@ def plan(log: ChangeLog, as_of: int | str | datetime | None, described: Callable
     known = [offset for offset in bases.offsets(log) if floor <= offset <= at]
     if at == 0:
         return Plan(0, _source_columns(segments.columns(found[0].path) if found else described()), ())
+    if at == floor and not known:
+        raise _gone(log, f"offset {at}", floor)
     if at == floor:
         return _with_base(bases.load(log, at), described)
     columns, since = segments.columns(log.path(at)), segments.metadata(log.path(at)).schema_since

@@ -67,3 +67,10 @@ def spark_schema(schema: pa.Schema) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def reason(error: Exception) -> str:
+    """Return in one line why something failed in Spark; of an error in the JVM, what the JVM says."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
+    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import faults, folder_columns
+from sidecar import faults, feed, folder_columns
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.files import filename
 
@@ -175,13 +175,6 @@ def failing_as(sink: Sink, batch: Batch) -> Iterator[None]:
         raise
     except Exception as error:
         raise SinkError(
-            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {_reason(error)}. '
+            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {feed.reason(error)}. '
             "The batch is tried again at the next run."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return in one line why *error* happened; of an error in the JVM, what the JVM says."""
-    java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")

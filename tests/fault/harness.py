@@ -200,6 +200,7 @@ class Project:
     state: Path | None = None
     sinks: str = ""
     retention: str | None = None
+    bases: bool = False
     defaults: str = ""
     tables: str = ""
     archive: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -232,7 +233,9 @@ class Project:
 
     def write_settings(self) -> None:
         """Write the settings anew, after a field was changed."""
-        retention = f"retention = {json.dumps(self.retention)}\n" if self.retention else ""
+        retention = (
+            f"retention = {json.dumps(self.retention)}\nbases = {json.dumps(self.bases)}\n" if self.retention else ""
+        )
         self.settings.write_text(
             f"[source]\nurl = {json.dumps(self.url)}\n[state]\npath = {json.dumps(str(self.path))}\n{retention}"
             f'[defaults]\npage_size = {self.page_size}\nlookback = "{self.lookback}"\n{self.defaults}\n'

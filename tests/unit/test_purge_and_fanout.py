@@ -89,7 +89,7 @@ def test_a_purge_is_of_what_retention_has_left(items: Project, sqlite_db: SQLite
     items.poll()
     sqlite_db.connection.execute(f"INSERT INTO items VALUES (50, 1, '{OLD}', NULL)")
     items.poll()
-    items.write(state={"path": "state", "retention": "1us"})
+    items.write(state={"path": "state", "retention": "1us", "bases": False})
     assert items.cli("run", "--once").code == 0
     with sidecar.open(items.path, read_only=True) as sc:
         assert sc.log("items").floor() > 0
@@ -170,7 +170,7 @@ def test_columns_of_other_types_are_compared_in_the_childs(family: Family, sqlit
 
 def test_retention_waits_for_children(family: Family, sqlite_db: SQLiteFile) -> None:
     run(family)
-    family.write(state={"path": "state", "retention": "1us"})
+    family.write(state={"path": "state", "retention": "1us", "bases": False})
     s1 = sqlite_db.connection
     for number in range(3):
         s1.execute(f"UPDATE customers SET name = 'm', updated_at = '2024-05-0{number + 2} 10:00:00' WHERE id = 1")
