@@ -7,9 +7,10 @@ the commit**. One that is dropped gets the hidden name back first, so what has a
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,19 @@ def load(log: ChangeLog, offset: int) -> Base:
     if wrong:
         raise StateDamaged(f"{folder / wrong[0]}: has another size than was written. {_advice(log)}")
     return base
+
+
+def pieces(base: Base) -> Iterator[Callable[[], pa.Table]]:
+    """Yield, for each piece of *base*'s rows that is small enough to be held in memory, how it is read."""
+    for path in base.files:
+        for number in range(_parquet().read_metadata(path).num_row_groups):
+            yield functools.partial(_piece, path, number, base.schema)
+
+
+def _piece(path: Path, number: int, schema: pa.Schema) -> pa.Table:
+    # A session may write times as INT96, which would be read as nanoseconds.
+    file = _parquet().ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    return file.read_row_group(number).cast(pa.schema([pa.field(f.name, f.type) for f in schema]))
 
 
 def aside(log: ChangeLog, offset: int) -> Path:

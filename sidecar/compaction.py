@@ -27,6 +27,9 @@ log_ = logging.getLogger("sidecar")
 FIRST_BYTES = 16 << 20
 """Below so many bytes of segments, no base is worth its while."""
 
+PIECE_BYTES = 16 << 20
+"""Of a base, so much is held in memory at once, by what reads it without Spark."""
+
 SHARE = 0.5
 """A base is written anew once retention could drop so many times its bytes."""
 
@@ -38,7 +41,8 @@ def compact(spark: SparkSession, log: ChangeLog, offset: int, described: Callabl
     made = current.plan(log, offset, described)
     aside = bases.aside(log, offset)
     try:
-        current.texts(spark, made).write.mode("overwrite").parquet(str(aside))
+        writer = current.texts(spark, made).write.mode("overwrite").option("parquet.block.size", PIECE_BYTES)
+        writer.parquet(str(aside))
     except Exception as error:
         if isinstance(error, SidecarError):
             raise
