@@ -147,13 +147,16 @@ class Counting:
     def __init__(self, what: str, clock: Clock, *, live: bool | None = None) -> None:
         self._what, self._clock = what, clock
         self._live = sys.stderr.isatty() if live is None else live
-        self._began = self._said = clock.monotonic()
+        self._began: float | None = None
+        self._said = 0.0
         self._display: Progress | None = None
         self._task: TaskID | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Take notice of *done* rows of *total*."""
         now = self._clock.monotonic()
+        if self._began is None:
+            self._began = self._said = now
         rate = max(1, round(done / max(now - self._began, 0.001)))
         if self._live and now - self._began >= SOON:
             if self._display is None or self._task is None:
