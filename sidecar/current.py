@@ -22,7 +22,7 @@ import pyarrow as pa
 from sidecar import bases, clock, feed, segments
 from sidecar.bases import Base
 from sidecar.changelog import ChangeLog, SchemaVersion
-from sidecar.errors import LogTruncated, SchemaChanged, SettingsError
+from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged
 from sidecar.model import DELETE, INSERT, KEY, METADATA
 from sidecar.segments import Segment
 
@@ -90,7 +90,19 @@ def dataframe(
 
 def plan(log: ChangeLog, as_of: int | str | datetime | None, described: Callable[[], pa.Schema]) -> Plan:
     """Return what *log*'s table as of *as_of* is made of; see `dataframe`."""
-    floor, found = _standing(log)
+    while True:
+        floor = log.floor()
+        try:
+            return _plan(log, as_of, described)
+        except (LogTruncated, StateDamaged):
+            # What was there a moment ago may have been dropped by now; then another base has taken its place.
+            if log.floor() == floor:
+                raise
+
+
+def _plan(log: ChangeLog, as_of: int | str | datetime | None, described: Callable[[], pa.Schema]) -> Plan:
+    floor = log.floor()
+    found = log.list(floor)
     at = _offset(log, as_of, floor, found)
     known = [offset for offset in bases.offsets(log) if floor <= offset <= at]
     if at == 0:
@@ -129,14 +141,6 @@ def _with_base(base: Base, described: Callable[[], pa.Schema]) -> Plan:
     return Plan(base.offset, base.schema, key_of(base.schema) or key_of(described()), (part,), base=base)
 
 
-def _standing(log: ChangeLog) -> tuple[int, Sequence[Segment]]:
-    floor = log.floor()
-    try:
-        return floor, log.list(floor)
-    except LogTruncated:  # between the two
-        return _standing(log)
-
-
 def _source_columns(columns: pa.Schema) -> pa.Schema:
     return pa.schema(list(columns)[len(METADATA) :])
 
@@ -173,18 +177,17 @@ def _offset_at(log: ChangeLog, then: int, floor: int, found: Sequence[Segment]) 
 
     Segments are stamped by clocks, which may step back; what is later than *then* is never shown.
     """
-    at = None if floor else 0
-    for offset in reversed([offset for offset in bases.offsets(log) if offset >= floor]):
-        if bases.load(log, offset).committed <= then:
-            at = offset
-            break
-    if at is None and found and segments.metadata(found[0].path).committed > then:
-        raise _gone(log, clock.iso(then), floor)
-    for segment in found[bisect.bisect_right(found, floor if at is None else at, key=lambda s: s.offset) :]:
+    known = [offset for offset in bases.offsets(log) if offset >= floor]
+    at = next((offset for offset in reversed(known) if bases.load(log, offset).committed <= then), None)
+    if at is None:
+        if floor and (known or (found and segments.metadata(found[0].path).committed > then)):
+            raise _gone(log, clock.iso(then), floor)
+        at = floor
+    for segment in found[bisect.bisect_right(found, at, key=lambda s: s.offset) :]:
         if segments.metadata(segment.path).committed > then:
             break
         at = segment.offset
-    return floor if at is None else at
+    return at
 
 
 def _gone(log: ChangeLog, what: str, floor: int) -> LogTruncated:

@@ -160,11 +160,42 @@ def test_before_the_oldest_base_the_error_says_from_where_on_there_is_an_answer(
     assert [as_of(log, w) for w in (2, 3, None, clock.instant(20), clock.instant(30))] == [2, 3, 4, 2, 3]
 
 
-def based(log: ChangeLog, offset: int) -> bases.Base:
+def based(log: ChangeLog, offset: int, committed: int | None = None) -> bases.Base:
     """Write a base of no rows: what is in it is nothing to these tests."""
     made = current.plan(log, offset, no_source)
     bases.aside(log, offset).mkdir()
-    return bases.settled(log, offset, offset * 10, made.schema)
+    return bases.settled(log, offset, committed or offset * 10, made.schema)
+
+
+def test_a_time_before_what_a_base_holds_is_not_told_from_segments_that_were_stamped_earlier(log: ChangeLog) -> None:
+    for id_, committed in enumerate((10, 50, 20, 60)):
+        append(log, (INSERT, id_, 0), committed=committed)
+    based(log, 2, committed=50)
+    assert [as_of(log, clock.instant(t)) for t in (10, 25, 49, 50, 60)] == [1, 1, 1, 3, 4]
+    truncated(log, 2)
+    assert [as_of(log, clock.instant(t)) for t in (50, 60)] == [3, 4]
+    with pytest.raises(LogTruncated, match=r"earliest .* is offset 2"):
+        as_of(log, clock.instant(49))
+
+
+def test_what_is_dropped_while_it_is_looked_at_is_looked_at_again(
+    log: ChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id_ in range(4):
+        append(log, (INSERT, id_, 0))
+    listed = log.list
+
+    def dropped_meanwhile(since: int = 0, until: int | None = None) -> Any:
+        found = listed(since, until)
+        if not bases.offsets(log):
+            monkeypatch.undo()
+            based(log, 3)
+            truncated(log, 3)
+        return found
+
+    monkeypatch.setattr(log, "list", dropped_meanwhile)
+    made = current.plan(log, None, no_source)
+    assert (made.offset, made.base is not None) == (4, True)
 
 
 def test_a_base_that_is_not_whole_is_an_error_and_no_smaller_table(spark: SparkSession, log: ChangeLog) -> None:
@@ -416,7 +447,9 @@ def test_the_current_table_is_the_source_and_needs_it_no_more(
             db.execute(f"UPDATE orders SET updated_at = {STAMP}, deleted_at = {STAMP} WHERE id = ?", (n + 1,))
         assert sc.run(spark, once=True) == 0
         was[sc.log("orders").last()] = live(db)
-        assert sc.log("orders").floor() > 0
+        log = sc.log("orders")
+        assert log.floor() > 0
+        assert spark.read.parquet(str(log.folder)).count() == len(list(log.rows(log.floor()))), "bases are hidden"
         assert sc.current(spark, "empty").collect() == []
     db.close()
     sqlite_db.path.unlink()
