@@ -7,18 +7,22 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks import idle, latency, loss, loss_writers, peers, poll_cost, poll_size, tie, tied_rows, workload
+from benchmarks import current, idle, latency, loss, loss_writers, peers, poll_cost, poll_size, tie, tied_rows, workload
 from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
 from sidecar.changelog import ChangeLog
 from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -111,6 +115,11 @@ def test_a_poll_s_cost_can_be_asked_for(bench: Bench, monkeypatch: pytest.Monkey
     for answer in (idle_, few, more):
         assert [r.name for r in answer.results] == ["SQLite: plain watermark", "SQLite: Sidecar"]
     assert "100 changes" in more.title
+
+
+def test_the_price_of_the_table_can_be_asked_for(spark: SparkSession, bench: Bench) -> None:
+    answer = current.ask(bench)
+    assert [r.against for r in answer.results] == [None, *["window function, by Spark"] * 2]
 
 
 def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
