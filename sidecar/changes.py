@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
-from sidecar.model import DELETE, INSERT, METADATA, VARIANT, Tracked
+from sidecar.model import DELETE, INSERT, KEY, METADATA, VARIANT, Tracked
 from sidecar.rows import Rows
 
 log_ = logging.getLogger("sidecar")
@@ -37,7 +37,10 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     types = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
     prefix = tracked.metadata_prefix
     metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
-    delivered = (pa.field(c.name, c.arrow, metadata=VARIANT if c.variant else None) for c in tracked.columns)
+    delivered = (
+        pa.field(c.name, c.arrow, metadata=(VARIANT if c.variant else {}) | (KEY if c.name in tracked.key else {}))
+        for c in tracked.columns
+    )
     return pa.schema([*metadata, *delivered])
 
 

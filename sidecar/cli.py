@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from sidecar.cli_backfill import backfill
+from sidecar.cli_export import export
 from sidecar.cli_parts import SETTINGS, Config, TableName, known_secrets, logged, opened, printed, stopping
 from sidecar.cli_position import schema, watermark
 from sidecar.errors import SidecarError
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.add_typer(watermark, name="watermark")
 app.command()(schema)
 app.command()(backfill)
+app.command()(export)
 
 
 def _version(wanted: bool) -> None:

@@ -81,13 +81,15 @@ class SourceSettings(_Section):
 class StateSettings(_Section):
     """[state]: where the watermarks and the change log are, and how long segments are kept (None: for ever).
 
-    `log` is a folder, or an address in an object store, which `options` say how to reach; None: in `path`.
+    `log` is a folder, or an address in an object store, which `options` say how to reach; None: in `path`. `bases`:
+    before segments are dropped, the table is kept as it was after them.
     """
 
     path: Folder = Field(default=Path(".sidecar"), validate_default=True)
     log: Place | None = None
     options: Options = {}
     retention: Micros | None = None
+    bases: bool = True
 
 
 class RefreshSettings(_Section):

@@ -118,7 +118,9 @@ class LoadProgress:
             self._display = _progress()
             self._display.start()
         if load.task is None:
-            load.task = self._display.add_task("", total=None, table=step.table, rate="", completed=load.before)
+            load.task = self._display.add_task(
+                "", total=None, what=f"loading {step.table}", rate="", completed=load.before
+            )
         done = load.before + load.rows
         # An estimate may be too low; a bar that is full while work goes on would be a lie.
         total = None if step.expected is None else max(step.expected, done + 1)
@@ -139,13 +141,48 @@ class LoadProgress:
         self._display = None
 
 
+class Counting:
+    """Shows how many rows of how many something is done with, as LoadProgress does; nothing where it is quick."""
+
+    def __init__(self, what: str, clock: Clock, *, live: bool | None = None) -> None:
+        self._what, self._clock = what, clock
+        self._live = sys.stderr.isatty() if live is None else live
+        self._began: float | None = None
+        self._said = 0.0
+        self._display: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take notice of *done* rows of *total*."""
+        now = self._clock.monotonic()
+        if self._began is None:
+            self._began = self._said = now
+        rate = max(1, round(done / max(now - self._began, 0.001)))
+        if self._live and now - self._began >= SOON:
+            if self._display is None or self._task is None:
+                self._display = _progress()
+                self._display.start()
+                self._task = self._display.add_task("", total=total, what=self._what, rate="")
+            self._display.update(self._task, completed=done, rate=f"{rate:,} rows/s")
+        elif not self._live and now - self._said >= EVERY:
+            self._said = now
+            log_.info("%s rows=%d of=%d rows_per_s=%d", self._what, done, total, rate)
+
+    def __enter__(self) -> Counting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+
 def _progress() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns: list[Any] = [
         SpinnerColumn(),
-        TextColumn("loading {task.fields[table]}", markup=False),
+        TextColumn("{task.fields[what]}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.completed:,} rows"),
         TextColumn("{task.fields[rate]}"),

@@ -32,6 +32,9 @@ POINTS = (
     "sink-committed",
     "position-filed",
     "position-saved",
+    "base-written",
+    "base-renamed",
+    "base-hidden",
     "floor-written",
     "segment-dropped",
 )

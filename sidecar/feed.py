@@ -13,7 +13,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import VARIANT
 from sidecar.segments import Segment
-from sidecar.storage import StorePath, for_spark
+from sidecar.storage import AnyPath, StorePath, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +44,7 @@ def dataframe(
     otherwise than by growing.
     """
     found = readable(log, since, until, schema)
-    columns = spark_schema(found.schema)
-    if not found.segments:
-        return _parsed(spark.createDataFrame([], columns), found.schema)
-    return _parsed(_read(spark, found.segments, columns), found.schema)
+    return parsed(texts(spark, [s.file for s in found.segments], found.schema), found.schema)
 
 
 def readable(log: ChangeLog, since: int = 0, until: int | None = None, schema: pa.Schema | None = None) -> Range:
@@ -67,15 +64,18 @@ def readable(log: ChangeLog, since: int = 0, until: int | None = None, schema: p
     return Range(segments, newest)
 
 
-def _read(spark: SparkSession, segments: Sequence[Segment], columns: StructType) -> DataFrame:
-    first = segments[0].file
-    if isinstance(first, StorePath) and not stored_feed.spark_reads(spark, first):
-        return stored_feed.frame(spark, segments, columns)
+def texts(spark: SparkSession, files: Sequence[AnyPath], schema: pa.Schema) -> DataFrame:
+    """Return the rows of the Parquet files *files* as *schema*; what is to be a VARIANT is still its text."""
+    columns = spark_schema(schema)
+    if not files:
+        return spark.createDataFrame([], columns)
+    if isinstance(files[0], StorePath) and not stored_feed.spark_reads(spark, files[0]):
+        return stored_feed.frame(spark, [Segment(0, file) for file in files], columns)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*(for_spark(s.file) for s in segments))
+    return reader.parquet(*(for_spark(file) for file in files))
 
 
-def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+def parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return *frame* with a VARIANT in place of each text that *schema* marks as one."""
     from pyspark.sql import functions
 
@@ -110,3 +110,14 @@ def _nullable(type_: DataType_) -> DataType_:
     elif isinstance(type_, MapType):
         found = MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
     return cast("DataType_", found)
+
+
+def reason(error: Exception) -> str:
+    """Return in one line why something failed in Spark; of an error in the JVM, what the JVM says."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # Of what Python raised in an executor, the trace comes first.
+    is_traced = any("from the Python worker" in line for line in lines[:2])
+    said = [line for line in lines if "sidecar.errors." in line] if is_traced else []
+    return (said or lines)[-1 if is_traced else 0].rstrip(".")

@@ -5,28 +5,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sidecar.model import Tracked
-
 
 class Feeding:
-    """Calls *deliver* for one table after another, in the order in which they were asked for, on a thread of its own.
+    """Does one piece of work after another, in the order in which they were asked for, on a thread of its own.
 
-    The thread starts with the first table: a run that finds nothing has none.
+    The thread starts with the first one: a run that finds nothing has none.
     """
 
-    def __init__(self, deliver: Callable[[Tracked], None]) -> None:
-        self._deliver = deliver
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._wanted: dict[str, Tracked] = {}
+        self._wanted: dict[str, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
         self._is_busy = self._is_over = False
         self._died: BaseException | None = None
 
-    def ask(self, tracked: Tracked) -> None:
-        """Have all delivered that *tracked*'s log holds by then. Raises what an earlier delivery has died of."""
+    def ask(self, name: str, work: Callable[[], None]) -> None:
+        """Have *work* done, once, however often it is asked for under this *name* before its turn. Raises what an
+        earlier one has died of.
+        """
         with self._changed:
             self._raise()
-            self._wanted[tracked.name] = tracked
+            self._wanted[name] = work
             if self._thread is None:
                 # A daemon: whoever wants to stop at once need not wait for a batch.
                 self._thread = threading.Thread(target=self._run, name="sidecar-sinks", daemon=True)
@@ -34,13 +33,13 @@ class Feeding:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all that was asked for has been delivered, or was tried. Raises what a delivery has died of."""
+        """Wait until all that was asked for has been done. Raises what it has died of."""
         with self._changed:
             self._changed.wait_for(lambda: self._died is not None or not (self._wanted or self._is_busy))
             self._raise()
 
     def close(self) -> None:
-        """Wait for the delivery that is under way; begin no other. Raises what a delivery has died of."""
+        """Wait for what is under way; begin nothing else. Raises what it has died of."""
         with self._changed:
             self._is_over = True
             self._wanted.clear()
@@ -51,15 +50,15 @@ class Feeding:
 
     def _run(self) -> None:
         try:
-            while (tracked := self._next()) is not None:
-                self._deliver(tracked)
+            while (work := self._next()) is not None:
+                work()
         except BaseException as error:
             with self._changed:
                 self._died, self._is_busy = error, False
                 self._changed.notify_all()
 
-    def _next(self) -> Tracked | None:
-        """Wait for a table to deliver, and return it; None when there will be no more."""
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for something to do, and return it; None when there will be no more."""
         with self._changed:
             self._is_busy = False
             self._changed.notify_all()

@@ -39,6 +39,9 @@ METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 VARIANT = {b"sidecar": b"variant"}
 """What the log's schema says of a column of JSON texts that Spark is to see as a VARIANT."""
 
+KEY = {b"sidecar.key": b"1"}
+"""What the log's schema says of the columns that are the table's key."""
+
 INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import backfills, config, consumers, cursor, owner, quarantine, queries, recovery, tracking
+from sidecar import backfills, bases, config, consumers, cursor, owner, quarantine, queries, recovery, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
@@ -27,12 +28,14 @@ from sidecar.lock import StateLock
 from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
 from sidecar.poll import Step, fresh_watermark
 from sidecar.requests import Request
-from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
+from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
 from sidecar.storage import AnyPath, make_folder
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from sidecar.bases import Base
     from sidecar.results import PollResult
 
 
@@ -155,8 +158,30 @@ class Sidecar:
         log = self.log(table)
         schema = log.schema()
         if schema is None:
-            schema = change_schema(self.settled(self._known(table)))
+            schema = self.described(table)
         return feed.dataframe(spark, log, since, until, schema)
+
+    def current(self, spark: SparkSession, table: str, as_of: int | str | datetime | None = None) -> DataFrame:
+        """Return *table* as it is by its log, or was as of an offset or a time; see `current.dataframe`."""
+        from sidecar import current
+
+        return current.dataframe(spark, self.log(table), as_of, functools.partial(self.described, table))
+
+    def compact(self, spark: SparkSession, table: str) -> Base:
+        """Return the base of *table* as of now, written if there is none: it stands in for the log up to there, which
+        retention may then drop. StateHeld while a runner is at work, which does this by itself.
+        """
+        from sidecar import compaction
+
+        if self.read_only:
+            raise SettingsError("compact writes to the log, and this project is open for reading (read_only)")
+        _ = self.store  # and so the lock
+        log = self.log(table)
+        return compaction.compact(spark, log, log.last(), functools.partial(self.described, table))
+
+    def described(self, table: str) -> pa.Schema:
+        """Return the columns of *table*'s log as the source has them now."""
+        return change_schema(self.settled(self._known(table)))
 
     def watermark(self, table: str) -> Watermark | None:
         """Return where *table* stands, or None before its first poll."""
@@ -294,7 +319,7 @@ class Sidecar:
         self._lock = StateLock(folder, self.clock)
         try:
             owner.claim(self.root, folder, self.clock)
-            store: WatermarkStore = _open_database(folder / "db")
+            store: WatermarkStore = open_database(folder / "db")
             try:
                 self._recover(store)
             except BaseException:
@@ -310,7 +335,7 @@ class Sidecar:
         make_folder(self.root)
         for table in sorted({*self._logged(), *store.tables()}):
             log = self.log(table)
-            for recover in (consumers.recover, recovery.recover):
+            for recover in (bases.recover, consumers.recover, recovery.recover):
                 try:
                     recover(log, store)
                 except StateDamaged as error:
@@ -370,25 +395,3 @@ class Sidecar:
 def open_project(path: str | Path = "sidecar.toml", *, clock: Clock | None = None, read_only: bool = False) -> Sidecar:
     """Return the project that the settings file at *path* describes; SettingsError if it does not parse."""
     return Sidecar(config.load(Path(path)), clock=clock, read_only=read_only)
-
-
-def _open_database(path: Path) -> WatermarkStore:
-    """Open the database at *path*. None there, or an empty folder: begin one, which is then filled from the log."""
-    # CURRENT is the file that makes a folder a RocksDB; without it, opening would begin an empty one in its place.
-    if path.exists() and any(path.iterdir()) and not (path / "CURRENT").exists():
-        raise StateDamaged(f"{path}: its CURRENT file is missing. Move the folder away and run again: it is rebuilt.")
-    if not (path / "CURRENT").exists():
-        aside = path.with_name("db.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        # Made aside and renamed: a process killed in between leaves no half-made database behind.
-        RocksDBWatermarkStore(aside, create=True).close()
-        if path.exists():
-            path.rmdir()
-        aside.rename(path)
-    store = RocksDBWatermarkStore(path)
-    try:
-        store.verify()
-    except StateDamaged:
-        store.close()
-        raise
-    return store

@@ -8,18 +8,20 @@ gone from the source.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
 import pyarrow as pa
 
-from sidecar import deliveries, faults, quarantine, rows
+from sidecar import bases, deliveries, faults, quarantine, rows
 from sidecar.backfill import ORIGIN, digests
 from sidecar.changelog import ChangeLog
 from sidecar.changes import change_schema
 from sidecar.evolution import conformed, widens
-from sidecar.model import DELETE, METADATA, Scope, Tracked, Watermark
+from sidecar.model import DELETE, INSERT, METADATA, Scope, Tracked, Watermark
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
@@ -39,16 +41,16 @@ def unseen(
     began, schema = mark.job.began, change_schema(tracked)
     wanted = None if scope.among is None else digests(tracked, scope.among.columns, scope.among.values)
     met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
-    total = sum(m.rows for s in log.list(log.floor()) if (m := log.metadata(s.offset)) is not None)
+    places, total = _places(log)
     shares, purged = max(1, -(-total // AT_ONCE)), 0
     for share in range(shares):
 
         def counts(key: bytes, share: int = share) -> bool:
             return share_of(key, shares) == share and (wanted is None or key in wanted) and key not in met
 
-        for offset, places in _newest(tracked, log, began, counts).items():
+        for place, found in _newest(tracked, places, began, counts).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
-            data = _deletes(_rows(tracked, log, offset, places), schema, mark.offset, now)
+            data = _deletes(_rows(tracked, places[place], found), schema, mark.offset, now)
             # Should one come back as it was, it is delivered again.
             forgotten = deliveries.nothing(rows.keys_of(tracked, data))
             log.append(mark.offset, data, mark, forgotten, committed=now, origin=ORIGIN)
@@ -65,38 +67,61 @@ def share_of(key: bytes, shares: int) -> int:
     return crc32(key) % shares
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """Where rows stand: a segment, or a piece of the base in which those are that retention has dropped."""
+
+    offset: int
+    read: Callable[[], pa.Table | None]
+
+
+def _places(log: ChangeLog) -> tuple[Sequence[_Place], int]:
+    """Return where what is known of *log*'s table stands, oldest first, and how many rows that are."""
+    floor, found, total = log.floor(), [], 0
+    if floor and floor in bases.offsets(log):
+        base = bases.load(log, floor)
+        total += base.rows
+        found += [_Place(floor, read) for read in bases.pieces(base)]
+    for segment in log.list(floor):
+        metadata = log.metadata(segment.offset)
+        total += 0 if metadata is None else metadata.rows
+        found.append(_Place(segment.offset, functools.partial(log.get, segment.offset)))
+    return found, total
+
+
 def _newest(
-    tracked: Tracked, log: ChangeLog, began: int, counts: Callable[[bytes], bool]
+    tracked: Tracked, places: Sequence[_Place], began: int, counts: Callable[[bytes], bool]
 ) -> Mapping[int, Sequence[int]]:
-    """Return where the newest rows stand, by offset, of the keys that have not been met since *began*."""
+    """Return where the newest rows stand, by place, of the keys that have not been met since *began*."""
     newest: dict[bytes, tuple[int, int]] = {}
     change_type = tracked.metadata_prefix + METADATA[0]
-    for segment in log.list(log.floor()):
-        data = log.get(segment.offset)
+    for number, place in enumerate(places):
+        data = place.read()
         if data is None or not len(data):
             continue
-        types = data.column(change_type).to_pylist()
+        all_there = change_type not in data.column_names  # a base's
+        types = itertools.repeat(INSERT, len(data)) if all_there else data.column(change_type).to_pylist()
         for row, (key, kind) in enumerate(zip(deliveries.as_bytes(rows.keys_of(tracked, data)), types, strict=True)):
             if not counts(key):
                 continue
-            if kind == DELETE or segment.offset > began:
+            if kind == DELETE or place.offset > began:
                 newest.pop(key, None)
             else:
-                newest[key] = segment.offset, row
+                newest[key] = number, row
     found: dict[int, list[int]] = {}
-    for offset, row in sorted(newest.values()):
-        found.setdefault(offset, []).append(row)
+    for number, row in sorted(newest.values()):
+        found.setdefault(number, []).append(row)
     return found
 
 
-def _rows(tracked: Tracked, log: ChangeLog, offset: int, places: Sequence[int]) -> pa.Table:
-    """Return rows of segment *offset* in today's columns; of columns that were of another type, nothing is known."""
-    data, schema = log.get(offset), change_schema(tracked)
+def _rows(tracked: Tracked, place: _Place, found: Sequence[int]) -> pa.Table:
+    """Return the rows *found* at *place* in today's columns; of columns that were of another type, nothing is known."""
+    data, schema = place.read(), change_schema(tracked)
     assert data is not None
     same = [
         n for n in data.column_names if n in schema.names and widens(data.schema.field(n).type, schema.field(n).type)
     ]
-    return conformed(data.select(same), schema).take(pa.array(places))
+    return conformed(data.select(same), schema).take(pa.array(found))
 
 
 def _deletes(found: pa.Table, schema: pa.Schema, offset: int, now: int) -> pa.Table:

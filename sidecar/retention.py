@@ -1,4 +1,7 @@
-"""Retention: the oldest segments go when every consumer is past them and the settings' time is over."""
+"""Retention: the oldest segments go when every consumer is past them and the settings' time is over.
+
+Up to which offset that is so is decided here; `compaction` sees to it that the table can still be told afterwards.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,34 @@ from sidecar.state import WatermarkStore
 
 
 def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
-    """Drop *log*'s segments committed before *before* (microseconds UTC) that all *consumers* have; return how many.
+    """Drop *log*'s segments committed before *before* (microseconds UTC) that all *consumers* have; return how many."""
+    return drop(log, store, min(aged(log, store, before), allowed(log, store, consumers)))
 
-    So must all streaming queries that have given a name, unless they have been forgotten (`sidecar watermark forget`).
-    What a rebuild of the state would need of them is first written beside the log. The newest segment always stays; so
-    does one whose rows are not closed yet, where the source numbers its versions: should it number them anew, only what
-    the log holds of a row tells that it has been delivered.
+
+def aged(log: ChangeLog, store: WatermarkStore, before: int, after: int = 0) -> int:
+    """Return the last offset up to which all of *log* was committed before *before*, and may go for that; *after*: an
+    offset up to which that is known. 0 if there is none.
+
+    The newest segment always stays; so does one whose rows are not closed yet, where the source numbers its versions:
+    should it number them anew, only what the log holds of a row tells that it has been delivered.
+    """
+    mark = store.watermark(log.table)
+    if mark is None:
+        return 0
+    through = after
+    for segment in log.list(max(log.floor(), after))[:-1]:
+        metadata = log.metadata(segment.offset)
+        if metadata is None or metadata.committed >= before:
+            break
+        if mark.era is not None and not _is_closed(metadata.watermark, mark):
+            break
+        through = segment.offset
+    return through
+
+
+def allowed(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str]) -> int:
+    """Return the offset up to which *log* is needed by none of *consumers*, by no streaming query that has given a name
+    and was not forgotten (`sidecar watermark forget`), and by no backfill under way.
     """
     mark = store.watermark(log.table)
     if mark is None:
@@ -26,17 +51,17 @@ def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], be
     if mark.job is not None:
         # What has been delivered since is what its chunks are held against.
         limit = min(limit, mark.job.began)
-    through = 0
-    for segment in log.list(log.floor())[:-1]:
-        if segment.offset > limit:
-            break
-        metadata = log.metadata(segment.offset)
-        if metadata is None or metadata.committed >= before:
-            break
-        if mark.era is not None and not _is_closed(metadata.watermark, mark):
-            break
-        through = segment.offset
-    return log.drop(through, mark, deliveries.joined(list(store.remembered(log.table)))) if through else 0
+    return limit
+
+
+def drop(log: ChangeLog, store: WatermarkStore, through: int) -> int:
+    """Drop *log*'s segments up to *through*; return how many. What a rebuild of the state would need of them is first
+    written beside the log.
+    """
+    mark = store.watermark(log.table)
+    if mark is None or through <= log.floor():
+        return 0
+    return log.drop(through, mark, deliveries.joined(list(store.remembered(log.table))))
 
 
 def _is_closed(then: Watermark, now: Watermark) -> bool:

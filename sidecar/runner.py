@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
+from sidecar.compaction import Compaction
 from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.feeding import Feeding
@@ -57,7 +59,8 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._feeding = Feeding(self._delivery.deliver)
+        self._feeding = Feeding()
+        self._compaction = Compaction(self._delivery.session, self.sidecar.described, self._feeding.ask)
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class Runner:
                 results[step.table].add(step)
             elif self._delivery.has_full_batch(self.sidecar.tracked[step.table]):
                 # Spark has something to do while the source is read.
-                self._feeding.ask(self.sidecar.tracked[step.table])
+                self._ask_for(self.sidecar.tracked[step.table])
             if self.on_step is not None:
                 self.on_step(step)
         return copied
@@ -170,8 +173,11 @@ class Runner:
         """Have the sinks given what is new, meanwhile; drop what all of them have had."""
         if not self._stopping():
             if self._delivery.is_behind(tracked):
-                self._feeding.ask(tracked)
+                self._ask_for(tracked)
             self._retain(tracked)
+
+    def _ask_for(self, tracked: Tracked) -> None:
+        self._feeding.ask(tracked.name, functools.partial(self._delivery.deliver, tracked))
 
     def _tables(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
@@ -358,7 +364,10 @@ class Runner:
             names += fanout.of_parent(tracked.name, self.sidecar.tracked.values())
             before = self.sidecar.clock.now() - kept
             try:
-                retention.drop_old(self.sidecar.log(tracked.name), self.sidecar.store, names, before)
+                log = self.sidecar.log(tracked.name)
+                has_bases = self.sidecar.settings.state.bases and isinstance(log.at, Path)
+                drop = self._compaction.retain if has_bases else retention.drop_old
+                drop(log, self.sidecar.store, names, before)
             except SidecarError as error:
                 self._failed(tracked.name, error)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import executors, faults, folder_columns
+from sidecar import executors, faults, feed, folder_columns
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.files import filename
 
@@ -181,17 +181,6 @@ def failing_as(sink: Sink, batch: Batch) -> Iterator[None]:
         raise
     except Exception as error:
         raise SinkError(
-            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {_reason(error)}. '
+            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {feed.reason(error)}. '
             "The batch is tried again at the next run."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return in one line why *error* happened; of an error in the JVM, what the JVM says."""
-    java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    # Of what Python raised in an executor, the trace comes first.
-    is_traced = any("from the Python worker" in line for line in lines[:2])
-    said = [line for line in lines if "sidecar.errors." in line] if is_traced else []
-    return (said or lines)[-1 if is_traced else 0].rstrip(".")

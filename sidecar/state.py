@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -352,3 +353,25 @@ def _pair(table: str, consumer: str) -> bytes:
 if TYPE_CHECKING:
     _memory: WatermarkStore = MemoryWatermarkStore()
     _rocks: type[rocksdict.Rdict] = rocksdict.Rdict
+
+
+def open_database(path: Path) -> WatermarkStore:
+    """Open the database at *path*. None there, or an empty folder: begin one, which is then filled from the log."""
+    # CURRENT is the file that makes a folder a RocksDB; without it, opening would begin an empty one in its place.
+    if path.exists() and any(path.iterdir()) and not (path / "CURRENT").exists():
+        raise StateDamaged(f"{path}: its CURRENT file is missing. Move the folder away and run again: it is rebuilt.")
+    if not (path / "CURRENT").exists():
+        aside = path.with_name("db.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        # Made aside and renamed: a process killed in between leaves no half-made database behind.
+        RocksDBWatermarkStore(aside, create=True).close()
+        if path.exists():
+            path.rmdir()
+        aside.rename(path)
+    store = RocksDBWatermarkStore(path)
+    try:
+        store.verify()
+    except StateDamaged:
+        store.close()
+        raise
+    return store

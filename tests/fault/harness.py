@@ -201,6 +201,7 @@ class Project:
     state: Path | None = None
     sinks: str = ""
     retention: str | None = None
+    bases: bool = False
     defaults: str = ""
     tables: str = ""
     log_settings: str = ""
@@ -234,7 +235,9 @@ class Project:
 
     def write_settings(self) -> None:
         """Write the settings anew, after a field was changed."""
-        retention = f"retention = {json.dumps(self.retention)}\n" if self.retention else ""
+        retention = (
+            f"retention = {json.dumps(self.retention)}\nbases = {json.dumps(self.bases)}\n" if self.retention else ""
+        )
         self.settings.write_text(
             f"[source]\nurl = {json.dumps(self.url)}\n[state]\npath = {json.dumps(str(self.path))}\n{retention}"
             f"{self.log_settings}"

@@ -21,8 +21,10 @@ SINK_POINTS = (
 
 def main(settings: Path, source: Path, points: list[str]) -> None:
     """Change *source* and run once, for each of *points*, in turn; print the exit codes as a JSON list."""
-    from sidecar import faults, project, spark
+    from sidecar import compaction, faults, project, spark
 
+    # Where there is retention: any byte is worth a base.
+    compaction.FIRST_BYTES = compaction.SHARE = 0
     # A partition a segment, so that a batch has more than one file.
     session = spark.session("sidecar-fault-tests", config={"spark.sql.files.maxPartitionBytes": "8k"})
     codes = []

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import (
+    current,
     idle,
     latency,
     loss,
@@ -128,6 +129,11 @@ def test_a_poll_s_cost_can_be_asked_for(bench: Bench, monkeypatch: pytest.Monkey
     for answer in (idle_, few, more):
         assert [r.name for r in answer.results] == ["SQLite: plain watermark", "SQLite: Sidecar"]
     assert "100 changes" in more.title
+
+
+def test_the_price_of_the_table_can_be_asked_for(spark: SparkSession, bench: Bench) -> None:
+    answer = current.ask(bench)
+    assert [r.against for r in answer.results] == [None, *["window function, by Spark"] * 2]
 
 
 def test_idle_runs_can_be_asked_for(bench: Bench) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.clock import FakeClock
 from sidecar.feeding import Feeding
-from sidecar.model import Tracked
 from tests.unit import test_custom_connector as custom
 from tests.unit import test_runner as runners
 from tests.unit.test_custom_connector import Lists
@@ -23,73 +23,61 @@ lists, registered, functions = custom.lists, custom.registered, runners.function
 pytestmark = pytest.mark.usefixtures("registered")
 
 
-class Table:
-    """As much of a table as is looked at."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def table(name: str) -> Tracked:
-    return cast(Tracked, Table(name))
-
-
 class Slow:
     """Takes a table when it is told to."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
         self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.feeding = Feeding()
 
-    def __call__(self, tracked: Tracked) -> None:
+    def ask(self, name: str) -> None:
+        self.feeding.ask(name, functools.partial(self._take, name))
+
+    def _take(self, name: str) -> None:
         self.begun.release()
         assert self.go_on.acquire(timeout=30)
-        self.taken.append(tracked.name)
+        self.taken.append(name)
 
 
 @pytest.fixture
-def slow() -> Slow:
-    return Slow()
-
-
-@pytest.fixture
-def feeding(slow: Slow) -> Iterator[Feeding]:
-    found = Feeding(slow)
+def slow() -> Iterator[Slow]:
+    found = Slow()
     yield found
-    slow.go_on.release(100)
-    found.close()
+    found.go_on.release(100)
+    found.feeding.close()
 
 
-def test_what_is_asked_for_twice_while_it_waits_is_delivered_once(slow: Slow, feeding: Feeding) -> None:
-    feeding.ask(table("a"))
+def test_what_is_asked_for_twice_while_it_waits_is_done_once(slow: Slow) -> None:
+    slow.ask("a")
     assert slow.begun.acquire(timeout=30)
     for name in ("b", "c", "b", "a", "b"):  # the a that is under way may not have seen what came now
-        feeding.ask(table(name))
+        slow.ask(name)
     slow.go_on.release(4)
-    feeding.finish()
+    slow.feeding.finish()
     assert slow.taken == ["a", "b", "c", "a"]
 
 
-def test_what_was_not_begun_is_left_when_it_is_closed(slow: Slow, feeding: Feeding) -> None:
-    feeding.ask(table("a"))
+def test_what_was_not_begun_is_left_when_it_is_closed(slow: Slow) -> None:
+    slow.ask("a")
     assert slow.begun.acquire(timeout=30)
-    feeding.ask(table("b"))
+    slow.ask("b")
     slow.go_on.release()
-    feeding.close()
+    slow.feeding.close()
     assert slow.taken == ["a"]
 
 
-def test_what_a_delivery_dies_of_is_raised_where_somebody_waits_for_it() -> None:
-    def die(tracked: Tracked) -> None:
-        raise LookupError(tracked.name)
+def test_what_it_dies_of_is_raised_where_somebody_waits_for_it() -> None:
+    def die() -> None:
+        raise LookupError("of this")
 
-    feeding = Feeding(die)
-    feeding.ask(table("a"))
-    with pytest.raises(LookupError, match="a"):
+    feeding = Feeding()
+    feeding.ask("a", die)
+    with pytest.raises(LookupError, match="of this"):
         feeding.finish()
-    with pytest.raises(LookupError, match="a"):
-        feeding.ask(table("b"))
-    with pytest.raises(LookupError, match="a"):
+    with pytest.raises(LookupError, match="of this"):
+        feeding.ask("b", die)
+    with pytest.raises(LookupError, match="of this"):
         feeding.close()
 
 

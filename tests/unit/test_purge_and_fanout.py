@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar import deliveries, purge, rows
+from sidecar import compaction, deliveries, purge, rows
 from sidecar.model import Column, Table, Tracked
 from tests.cases.harness import Project, kinds
 from tests.conftest import SQLiteFile
 from tests.servers import Database, make
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OLD = "2024-05-01 10:00:00"
 
@@ -90,7 +93,7 @@ def test_a_purge_is_of_what_retention_has_left(items: Project, sqlite_db: SQLite
     items.poll()
     sqlite_db.connection.execute(f"INSERT INTO items VALUES (50, 1, '{OLD}', NULL)")
     items.poll()
-    items.write(state={"path": "state", "retention": "1us"})
+    items.write(state={"path": "state", "retention": "1us", "bases": False})
     assert items.cli("run", "--once").code == 0
     with sidecar.open(items.path, read_only=True) as sc:
         assert sc.log("items").floor() > 0
@@ -101,6 +104,27 @@ def test_a_purge_is_of_what_retention_has_left(items: Project, sqlite_db: SQLite
     found = [r for r in items.poll()["items"] if r["_change_type"] == "delete"]
     assert [r["id"] for r in found] == [50]
     assert floor
+
+
+def test_a_purge_is_of_what_stands_in_a_base_as_well(
+    spark: SparkSession, items: Project, sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FIRST_BYTES", 0)
+    items.poll()
+    sqlite_db.connection.execute(f"INSERT INTO items VALUES (50, 1, '{OLD}', NULL)")
+    items.poll()
+    items.write(state={"path": "state", "retention": "1us"})
+    with sidecar.open(items.path) as sc:
+        assert sc.run(spark, once=True) == 0
+        assert sc.log("items").floor() > 2
+    items.write(state={"path": "state"})
+    sqlite_db.connection.execute("DELETE FROM items WHERE id IN (0, 4, 50)")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        sc.poll()
+        newest = [r for r in sc.log("items").rows(sc.log("items").floor()) if r["_change_type"] == "delete"]
+        assert sorted((r["id"], r["n"]) for r in newest) == [(0, 0), (4, 4), (50, 1)]
+        assert sorted(r["id"] for r in sc.current(spark, "items").collect()) == [1, 2, 3, 5, 6, 7]
 
 
 # -- fan-out -----------------------------------------------------------------------------------------------------------
@@ -171,7 +195,7 @@ def test_columns_of_other_types_are_compared_in_the_childs(family: Family, sqlit
 
 def test_retention_waits_for_children(family: Family, sqlite_db: SQLiteFile) -> None:
     run(family)
-    family.write(state={"path": "state", "retention": "1us"})
+    family.write(state={"path": "state", "retention": "1us", "bases": False})
     s1 = sqlite_db.connection
     for number in range(3):
         s1.execute(f"UPDATE customers SET name = 'm', updated_at = '2024-05-0{number + 2} 10:00:00' WHERE id = 1")

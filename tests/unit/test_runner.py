@@ -221,7 +221,7 @@ def test_retention_is_kept_and_a_sink_that_lags_is_waited_for(
 ) -> None:
     table = lists.table("a", rows=rows(clock, 1))
     lists.table("b")
-    more = SINKS.replace("[tables.a]", 'retention = "1h"\n[tables.a]')
+    more = SINKS.replace("[tables.a]", 'retention = "1h"\nbases = false\n[tables.a]')
     functions.failing.add("first")
     with project(tmp_path, clock, more) as opened:
         for n in range(2, 5):

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from sidecar import feed
 from sidecar.changelog import ChangeLog
 from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
 from sidecar.files import filename
 from sidecar.model import Watermark
-from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, _reason, failing_as, load_function
+from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, failing_as, load_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -338,5 +339,5 @@ def test_what_a_function_raises_in_an_executor_is_said_and_not_where() -> None:
 
     trace = "Traceback (most recent call last):\n  File shapes.py\nValueError: on purpose\n"
     raised = PythonException(f"An exception was thrown from the Python worker:\n{trace}")
-    assert _reason(raised) == "ValueError: on purpose"
-    assert _reason(ValueError("one\ntwo")) == "ValueError: one"
+    assert feed.reason(raised) == "ValueError: on purpose"
+    assert feed.reason(ValueError("one\ntwo")) == "ValueError: one"

@@ -188,10 +188,8 @@ def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:
 def test_a_java_home_that_is_ours_already_stays_one_that_runs() -> None:
     home = sidecar_spark._home(sidecar_spark.find_java())
     assert sidecar_spark._home(home / "bin" / "java") == home
-    assert (
-        "version"
-        in subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60).stderr
-    )
+    answer = subprocess.run([home / "bin" / "java", "-version"], check=True, capture_output=True, text=True, timeout=60)
+    assert "version" in answer.stderr
 
 
 def test_java_home_comes_first_and_too_old_a_java_is_passed_over(
