@@ -27,7 +27,7 @@ def source(tmp_path: Path) -> Iterator[SQLiteSource]:
 
 
 # Of the table t, and then of u: whichever comes first dies.
-POINTS = ["base-written", "base-renamed", "floor-written", "segment-dropped:2", "base-hidden", ""]
+POINTS = ["base-written", "base-renamed", "floor-written", "base-hidden", ""]
 
 
 @pytest.mark.timeout(900)

@@ -188,7 +188,7 @@ def same(found: list[Row], expected: list[Row]) -> bool:
     return sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
-@settings(max_examples=1000 if SOAK else 60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000 if SOAK else 40, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=3, max_size=15))
 def test_what_a_table_is_made_of_as_of_each_offset_folds_to_what_it_was(
     tmp_path_factory: pytest.TempPathFactory, taken: list[Any]

@@ -131,6 +131,7 @@ def test_a_poll_s_cost_can_be_asked_for(bench: Bench, monkeypatch: pytest.Monkey
     assert "100 changes" in more.title
 
 
+@pytest.mark.soak
 def test_the_price_of_the_table_can_be_asked_for(spark: SparkSession, bench: Bench) -> None:
     answer = current.ask(bench)
     assert [r.against for r in answer.results] == [None, *["window function, by Spark"] * 2]
