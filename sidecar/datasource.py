@@ -58,13 +58,13 @@ class SidecarDataSource(DataSource):
         last = log.last()
         newest = last if asked.until is None else min(last, asked.until)
         empty = newest <= max(asked.since or 0, log.floor())
-        self.log = log
-        self.columns = Columns((empty and log.schema()) or log.columns(newest)[0], newest)
-        variants = feed.variants(self.columns.schema)
+        columns = Columns((empty and log.schema()) or log.columns(newest)[0], newest)
+        self.loaded = log, columns
+        variants = feed.variants(columns.schema)
         return StructType(
             [
                 StructField(f.name, VariantType() if f.name in variants else f.dataType, True, f.metadata)
-                for f in feed.spark_schema(self.columns.schema)
+                for f in feed.spark_schema(columns.schema)
             ]
         )
 
@@ -73,16 +73,17 @@ class SidecarDataSource(DataSource):
         asked = _Asked(self.options)
         if given := [name for name in _STREAMS_ONLY if name in self.options]:
             raise SettingsError(f'format("sidecar"): {given[0]} is an option of readStream, not of read')
-        columns = self._columns()
+        log, columns = self._loaded()
         since = asked.since or 0
-        return LogReader(self.log, since, max(since, columns.newest), schema)
+        return LogReader(log, since, max(since, columns.newest), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads on and on."""
-        return LogStream(self.log, self._columns(), _Asked(self.options).bounds, schema)
+        log, columns = self._loaded()
+        return LogStream(log, columns, _Asked(self.options).bounds, schema)
 
-    def _columns(self) -> Columns:
-        found: Columns | None = getattr(self, "columns", None)
+    def _loaded(self) -> tuple[ChangeLog, Columns]:
+        found: tuple[ChangeLog, Columns] | None = getattr(self, "loaded", None)
         if found is None:
             raise SettingsError(
                 'format("sidecar") takes the columns from the log: leave .schema(…) out, and select those that you want'

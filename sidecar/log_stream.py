@@ -7,6 +7,7 @@ do not fit, and the query then stops and says so; loaded anew with the same chec
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from sidecar import evolution, queries, segments
 from sidecar.changelog import ChangeLog
-from sidecar.errors import LogTruncated, SchemaChanged, StateDamaged
+from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged
 from sidecar.log_reader import batches, tasks
 from sidecar.storage import AnyPath
 
@@ -50,7 +51,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, log: ChangeLog, columns: Columns, bounds: Bounds, schema: StructType) -> None:
         self._log, self._columns, self._bounds, self._schema = log, columns, bounds, schema
         self._until = bounds.until
-        self._recognised: Position | None = None
+        self._recognised: deque[Position] = deque(maxlen=2)  # where the batch at hand begins, and where it ends
         self._fitting: int | None = None
         """The `schema_version` that the last batch ended with: what has it as well need not be looked at."""
 
@@ -60,8 +61,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins: behind `since`, else with the oldest change there is."""
         floor = self._log.floor()
         since = floor if self._bounds.since is None else self._bounds.since
-        if since < floor or since > self._log.last():
-            self._gone(since)
+        self._log.list(since, since + 1)  # or says that it is gone
+        if since > (last := self._log.last()):
+            raise SettingsError(f'table "{self._log.table}": since={since}, and its log ends at offset {last}')
         if self._bounds.consumer is not None:
             # From here on retention keeps what comes after it.
             queries.save(self._log, self._bounds.consumer, since)
@@ -90,8 +92,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last == after:
             self._check_end(after)
             return start
-        self._recognised = self._at(self._fits(after + 1, last))
-        return self._recognised
+        end = self._at(self._fits(after + 1, last))
+        self._recognised.append(end)
+        return end
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Return the tasks of the batch between two positions."""
@@ -142,7 +145,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _recognise(self, position: Position) -> None:
         """Make sure, once, that *position* is one of this log."""
-        if position == self._recognised:
+        if position in self._recognised:
             return
         here = self._at(position["offset"])
         if position["offset"] and "committed" not in here:
@@ -152,7 +155,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._log.at}: is not the log that this query has read up to offset {position['offset']}: that "
                 "segment is another one. Give the query a new checkpointLocation; it then reads this log from its start"
             )
-        self._recognised = position
+        self._recognised.append(position)
 
     def _check_end(self, after: int) -> None:
         """Make sure that *after* is where the log ends."""
