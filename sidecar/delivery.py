@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, faults, feed
+from sidecar import consumers, faults, feed, log_records
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
+from sidecar.mirror import MirrorSink
 from sidecar.model import Tracked
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 from sidecar.state import ConsumerPosition
@@ -53,6 +55,8 @@ class Delivery:
         for sink in self.wanting(tracked):
             while not self._stop.is_set() and self._deliver(sink, tracked):
                 pass
+            if isinstance(sink, MirrorSink):
+                sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
@@ -93,11 +97,13 @@ class Delivery:
         if last <= position.acknowledged:
             return False
         began = self._sidecar.clock.monotonic()
-        batch = Batch(name, position.acknowledged + 1, last, position.intended is not None)
+        replay = position.intended is not None
+        batch = Batch(name, position.acknowledged + 1, last, replay, tracked.key, floor=log.floor())
         try:
             with failing_as(sink, batch):
-                if not batch.replay:
-                    batch = Batch(name, batch.first, self._end(log, position.acknowledged, last))
+                batch = dataclasses.replace(batch, log=log_records.identity(log))
+                if not replay:
+                    batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
                 consumers.intend(log, store, sink.name, batch.last)
                 frame = feed.dataframe(self.session(), log, position.acknowledged, batch.last)
                 sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
@@ -111,14 +117,15 @@ class Delivery:
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
 
-    def _end(self, log: ChangeLog, after: int, last: int) -> int:
+    def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
+        full = min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
         size = 0
         _, alike = log.columns(after + 1)
         last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):
             size += segment.path.stat().st_size
-            if size >= self._batch_bytes or count == _BATCH_SEGMENTS:
+            if size >= full or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last
 
@@ -126,7 +133,11 @@ class Delivery:
 def _sinks(settings: Settings) -> Iterator[Sink]:
     for name, sink in settings.sinks.items():
         common = (name, sink.transform, settings.folder, sink.options)
-        if sink.foreach is not None:
+        if sink.mode == "mirror":
+            assert sink.path is not None, "settings make sure of it"
+            upkeep = sink.compact_every, sink.vacuum_after
+            yield MirrorSink(*common, sink.path, sink.kind, *upkeep)
+        elif sink.foreach is not None:
             yield FunctionSink(*common, function=sink.foreach)
         elif sink.format in FILE_FORMATS:
             assert sink.path is not None, "settings make sure of it"
