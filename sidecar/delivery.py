@@ -105,8 +105,7 @@ class Delivery:
                 if not replay:
                     batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
                 consumers.intend(log, store, sink.name, batch.last)
-                frame = feed.dataframe(self.session(), log, position.acknowledged, batch.last)
-                sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
+                self._write(sink, log, batch, f"{tracked.metadata_prefix}commit_version")
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
@@ -116,6 +115,13 @@ class Delivery:
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
+
+    def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
+        if isinstance(sink, MirrorSink) and sink.transform is None:
+            # Nothing in it is Spark's: no session is started for it.
+            sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
+        else:
+            sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sidecar import evolution, segments
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import VARIANT
+from sidecar.segments import Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+def table(log: ChangeLog, since: int, until: int) -> pa.Table:
+    """Return the changes with `since < offset <= until` in this process's memory, without Spark; as `dataframe` does.
+
+    JSON is text, always.
+    """
+    found = log.list(since, until)
+    if not found:
+        return (log.schema() or pa.schema([])).empty_table()
+    schema = _alike(log, found)
+    return pa.concat_tables([evolution.conformed(segments.read(segment.path), schema) for segment in found])
 
 
 def dataframe(
@@ -28,19 +43,25 @@ def dataframe(
     LogTruncated if retention has dropped the range's beginning; SchemaChanged if a column's type was changed within it
     otherwise than by growing.
     """
-    segments = log.list(since, until)
-    if not segments:
+    found = log.list(since, until)
+    if not found:
         newest = schema or log.schema() or pa.schema([])
         return _parsed(spark.createDataFrame([], spark_schema(newest)), newest)
-    newest, last = log.columns(segments[0].offset)
-    if last is not None and segments[-1].offset > last:
+    newest = _alike(log, found)
+    columns = spark_schema(newest)
+    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
+    return _parsed(reader.parquet(*(str(s.path) for s in found)), newest)
+
+
+def _alike(log: ChangeLog, found: Sequence[Segment]) -> pa.Schema:
+    """Return the columns as which all of the segments *found* can be read; SchemaChanged if there are none."""
+    newest, last = log.columns(found[0].offset)
+    if last is not None and found[-1].offset > last:
         raise SchemaChanged(
             f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
             f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
         )
-    columns = spark_schema(newest)
-    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return _parsed(reader.parquet(*(str(s.path) for s in segments)), newest)
+    return newest
 
 
 def _parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:

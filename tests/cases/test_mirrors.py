@@ -120,7 +120,10 @@ def test_rc70_polls_of_nothing_leave_a_sink_readable_and_its_types_right(
         "foreach": {"foreach": "rc70_books:keep"},
     }[kind]
     project = Project(
-        tmp_path, f"sqlite:///{tmp_path}/source/empt.db", {"empt": {"updated_at": "updated_at"}}, sinks={"lake": settings}
+        tmp_path,
+        f"sqlite:///{tmp_path}/source/empt.db",
+        {"empt": {"updated_at": "updated_at"}},
+        sinks={"lake": settings},
     )
     (tmp_path / "rc70_books.py").write_text(BOOKS)
     source = sqlite_file(tmp_path / "source" / "empt.db", EMPT)

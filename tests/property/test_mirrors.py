@@ -4,6 +4,7 @@ type 2 is the log folded by time. The folds below are written anew, in plain Pyt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -106,9 +107,9 @@ def fold_history(segments: list[Segment], width: int) -> list[Any]:
             before = running.get(key)
             if change.kind == "delete" and before is None:
                 continue
-            if change.kind != "delete" and before is not None:
-                if change.origin == "backfill" and before[0] == values:
-                    continue
+            is_again = change.kind != "delete" and change.origin == "backfill"
+            if is_again and before is not None and before[0] == values:
+                continue
             clocks[key] = now
             if before is not None:
                 done.append((*key, *before[0], before[1], now, False))
@@ -198,10 +199,8 @@ def killed_at(point: str, sink: MirrorSink, segments: list[Segment], batch: Batc
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(faults, "point", die)
-        try:
+        with contextlib.suppress(Killed):
             sink.apply(arrow(segments), batch, "_commit_version")
-        except Killed:
-            pass
 
 
 def held(sink: MirrorSink, width: int) -> list[Any]:
