@@ -25,7 +25,9 @@ from sidecar.sinks import Batch, Common
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sidecar.config import Settings
     from sidecar.delta_table import DeltaMirror
+    from sidecar.model import Tracked
 
 log_ = logging.getLogger("sidecar")
 
@@ -161,12 +163,30 @@ class MirrorSink(Common):
         return source
 
 
+def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, Mapping[str, str]]:
+    """Return where the mirror of *tracked* is and the options to reach it; SettingsError if none, or which, is unclear.
+
+    *sink* says which, where the table goes to more than one.
+    """
+    names = [name for name in tracked.sinks if settings.sinks[name].mode == "mirror"]
+    if sink is None and len(names) == 1:
+        sink = names[0]
+    if sink not in names:
+        asked = "there is more than one" if sink is None and names else f'"{sink}" is none' if sink else "there is none"
+        has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
+        raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
+    found = settings.sinks[sink]
+    return f"{(found.path or '').rstrip('/')}/{filename(tracked.name)}", found.options
+
+
 def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:
-    """Return the Delta table at *place* as it is now; files that are removed later may end what still reads it."""
+    """Return the Delta table at *place* as it is now, for as long as `vacuum_after` keeps its files; or SinkError."""
     from deltalake import DeltaTable
 
     from sidecar.feed import spark_schema
 
+    if not DeltaTable.is_deltatable(place, dict(options or {}) or None):
+        raise SinkError(f"{place}: there is no Delta table yet; it is made when the sink gets its first changes")
     table = DeltaTable(place, storage_options=dict(options or {}) or None)
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
     paths = table.file_uris()

@@ -41,11 +41,6 @@ def own_names(kind: str, prefix: str) -> tuple[str, ...]:
 def check(tracked: Tracked, sink: str, kind: str) -> None:
     """Raise SettingsError if *tracked* cannot go to the mirror *sink* of *kind*."""
     where, names = f'sink "{sink}", table "{tracked.name}"', [c.name for c in tracked.columns]
-    missing = [name for name in tracked.key if name not in names]
-    if missing:
-        raise SettingsError(
-            f'{where}: a mirror goes by the key, and column "{missing[0]}" of it is not delivered; add it to columns'
-        )
     twins: dict[str, str] = {}
     for name in names:
         if twins.setdefault(name.casefold(), name) != name:

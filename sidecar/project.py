@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import backfills, config, consumers, cursor, quarantine, recovery, tracking
+from sidecar import backfills, config, consumers, cursor, mirror, quarantine, recovery, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
@@ -155,6 +155,10 @@ class Sidecar:
         if schema is None:
             schema = change_schema(self.settled(self._known(table)))
         return feed.dataframe(spark, log, since, until, schema)
+
+    def mirror(self, spark: SparkSession, table: str, sink: str | None = None) -> DataFrame:
+        """Return what the mirror of *table* holds now as a DataFrame; *sink* says which of several. See `mirror`."""
+        return mirror.dataframe(spark, *mirror.find(self.settings, self._known(table), sink))
 
     def watermark(self, table: str) -> Watermark | None:
         """Return where *table* stands, or None before its first poll."""
