@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 from rich.console import Console
 
-from benchmarks import first_load, idle, latency, memory, poll_cost, poll_size, server, tie
+from benchmarks import first_load, idle, latency, memory, mirror, poll_cost, poll_size, server, tie
 from benchmarks.bench import HOME, NAMES, Bench
 from benchmarks.measure import Answer, show
 from benchmarks.server import NoServer
@@ -27,6 +27,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer | list[Answer]]] = {
     "idle": idle.ask,
     "memory": memory.ask,
     "latency": latency.ask,
+    "mirror": mirror.ask,
     "tie": tie.ask,
 }
 LONG = {"tie"}

@@ -98,10 +98,10 @@ class Delivery:
             return False
         began = self._sidecar.clock.monotonic()
         replay = position.intended is not None
-        batch = Batch(name, position.acknowledged + 1, last, replay, tracked.key, floor=log.floor())
+        batch = Batch(name, position.acknowledged + 1, last, replay, tracked.key)
         try:
             with failing_as(sink, batch):
-                batch = dataclasses.replace(batch, log=log_records.identity(log))
+                batch = dataclasses.replace(batch, log=log_records.identity(log), floor=log.floor())
                 if not replay:
                     batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
                 consumers.intend(log, store, sink.name, batch.last)

@@ -170,7 +170,8 @@ def bounds(actions: pa.Table, key: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the bounds of each of a table's files (`get_add_actions(flatten=True)`), by key column, where known."""
     found: list[dict[str, Any]] = [{} for _ in range(len(actions))]
     for name in key:
-        if f"min.{name}" not in actions.column_names or not _can_bound(actions.schema.field(f"min.{name}").type):
+        # Twice: of the field of a struct, too, that is called like this with a dot in between.
+        if actions.column_names.count(f"min.{name}") != 1 or not _can_bound(actions.schema.field(f"min.{name}").type):
             continue
         least, most = actions.column(f"min.{name}"), actions.column(f"max.{name}")
         known = pc.and_(least.is_valid(), most.is_valid()).to_pylist()

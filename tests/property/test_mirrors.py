@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -17,10 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sidecar
 from sidecar import faults
 from sidecar.clock import EPOCH
 from sidecar.mirror import KINDS, MirrorSink
 from sidecar.sinks import Batch
+from tests.conftest import SQLiteFile
 
 Row: TypeAlias = dict[str, Any]
 
@@ -221,3 +225,86 @@ def test_the_folds_agree_where_nothing_is_special() -> None:
     segments = [Segment(1, 5, 1, (Change("insert", "poll", (1, "a"), (7,)),))]
     answers: Mapping[str, list[Any]] = {k: f(segments, 1) for k, f in FOLDS.items()}
     assert answers == {"current": [(1, "a", 7)], "marked": [(1, "a", 7, None)], "history": [(1, "a", 7, 5, None, True)]}
+
+
+# -- a source that lives -----------------------------------------------------------------------------------------------
+
+SOURCE = """CREATE TABLE t (id INTEGER, part TEXT, v0 INTEGER, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    deleted_at TEXT, PRIMARY KEY (id, part))"""
+NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+SINKS = """
+[sinks.now]
+format = "delta"
+mode = "mirror"
+path = "now"
+[sinks.past]
+format = "delta"
+mode = "mirror"
+history = true
+path = "past"
+"""
+
+
+@pytest.mark.parametrize("seed", range(40 if os.environ.get("SIDECAR_SOAK") else 2))
+def test_after_each_run_both_mirrors_are_what_the_source_is_and_was(
+    sqlite_db: SQLiteFile, tmp_path: Path, seed: int
+) -> None:
+    dice, path = random.Random(seed), tmp_path / "sidecar.toml"
+    path.write_text(f'[source]\nurl = "{sqlite_db.url}"\n[tables.t]\nchunk_size = 3\n{SINKS}')
+    execute = sqlite_db.connection.execute
+    execute(SOURCE)
+    columns = ["id", "part", "v0", "created_at", "updated_at", "deleted_at"]
+    for step in range(10):
+        for _ in range(dice.randrange(4)):
+            key = dice.randrange(5), dice.choice("ab")
+            if dice.random() < 0.7:
+                execute(
+                    f"INSERT INTO t (id, part, v0, created_at, updated_at) VALUES (?, ?, ?, {NOW}, {NOW}) ON CONFLICT "
+                    f"DO UPDATE SET v0 = excluded.v0, updated_at = {NOW}, deleted_at = NULL",
+                    (*key, dice.randrange(3)),
+                )
+            else:
+                execute(f"UPDATE t SET deleted_at = {NOW}, updated_at = {NOW} WHERE id = ? AND part = ?", key)
+        if step == 4:
+            execute("ALTER TABLE t ADD COLUMN v1 INTEGER")
+            columns.append("v1")
+        with sidecar.open(path) as sc:
+            if (what := dice.randrange(5)) == 0:
+                sc.request_backfill("t")
+            elif what == 1 and sc.watermark("t") is not None:
+                sc.reset_watermark("t")
+            assert sc.run(once=True) == 0
+            log = list(sc.log("t").rows())
+        alive = execute(f"SELECT {', '.join(columns)} FROM t WHERE deleted_at IS NULL").fetchall()
+        if not log:
+            continue
+        assert content(tmp_path / "now", columns) == sorted(alive, key=repr)
+        assert content(tmp_path / "past", columns, "_is_current") == sorted(alive, key=repr)
+        past = [*columns, "_valid_from", "_valid_to", "_is_current"]
+        assert content(tmp_path / "past", past) == fold_log(log, columns)
+
+
+def content(place: Path, columns: list[str], where: str | None = None) -> list[Any]:
+    from deltalake import DeltaTable
+
+    rows = pa.table(DeltaTable(f"{place}/t").to_pyarrow_table()).to_pylist()
+    return sorted((tuple(_plain(r.get(n)) for n in columns) for r in rows if where is None or r[where]), key=repr)
+
+
+def fold_log(log: list[Row], columns: list[str]) -> list[Any]:
+    """Fold the rows of a log by time, all of its columns as the newest segment has them."""
+    done, running, clocks = [], dict[Any, tuple[tuple[Any, ...], Any]](), dict[Any, Any]()
+    for row in log:
+        key, values = (row["id"], row["part"]), tuple(row.get(n) for n in columns)
+        is_delete = row["_change_type"] == "delete"
+        if is_delete and key not in running:
+            continue
+        if key in running and not is_delete and row["_origin"] == "backfill" and running[key][0] == values:
+            continue
+        now = clocks[key] = max(_plain(row["_commit_timestamp"]), clocks.get(key, 0))
+        if key in running:
+            before, since = running.pop(key)
+            done.append((*before, since, now, False))
+        if not is_delete:
+            running[key] = values, now
+    return sorted(done + [(*values, since, None, True) for values, since in running.values()], key=repr)
