@@ -276,7 +276,7 @@ def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: Mi
     for rows in (
         held(sink).to_pylist(),
         polars.read_delta(f"{sink.path}/t").sort("id").to_dicts(),
-        database.execute(query).to_arrow_table().to_pylist(),
+        database.sql(query).to_arrow_table().to_pylist(),
     ):
         assert [[(row[n], None) for n in ODD] for row in rows[:2]] == list(expected)
 
