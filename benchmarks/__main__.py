@@ -14,7 +14,20 @@ from collections.abc import Callable, Sequence
 import psycopg
 from rich.console import Console
 
-from benchmarks import current, first_load, idle, latency, memory, poll_cost, poll_size, server, session, stream, tie
+from benchmarks import (
+    current,
+    first_load,
+    idle,
+    latency,
+    memory,
+    mirror,
+    poll_cost,
+    poll_size,
+    server,
+    session,
+    stream,
+    tie,
+)
 from benchmarks.bench import HOME, NAMES, Bench
 from benchmarks.measure import Answer, show
 from benchmarks.server import NoServer
@@ -30,6 +43,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer | list[Answer]]] = {
     "session": session.ask,
     "stream": stream.ask,
     "current": current.ask,
+    "mirror": mirror.ask,
     "tie": tie.ask,
 }
 LONG = {"tie"}

@@ -26,6 +26,18 @@ pipeline.run(
     sql_table(url, table="orders", backend="connectorx", backend_kwargs=stream), loader_file_format="parquet"
 )
 """
+DLT_MIRROR = """
+import sys, dlt
+from dlt.sources.sql_database import sql_table
+url, folder = sys.argv[1:]
+lake = dlt.destinations.filesystem("file://" + folder + "/lake")
+pipeline = dlt.pipeline("mirror", pipelines_dir=folder + "/pipelines", destination=lake, dataset_name="mirror")
+orders = sql_table(
+    url, table="orders", backend="pyarrow", chunk_size=100_000, incremental=dlt.sources.incremental("updated_at")
+)
+orders.apply_hints(primary_key="id", write_disposition={"disposition": "merge", "strategy": "upsert"})
+pipeline.run(orders, table_format="delta")
+"""
 INGESTR = "0.15.9"
 """The last one in whose package the program itself is; later ones fetch it from elsewhere at their first start."""
 
@@ -52,7 +64,21 @@ def dlt(folder: Path) -> Callable[[str, Path], Sample] | None:
 
     def load(url: str, into: Path) -> Sample:
         url = url.replace("postgresql://", "postgresql+psycopg://")
-        return _run([str(python), "-c", DLT, url, str(into)], into)
+        return run_measured([str(python), "-c", DLT, url, str(into)], into)
+
+    return load
+
+
+def dlt_mirror(folder: Path) -> Callable[[str, Path], Sample] | None:
+    """Return what merges the orders of a URL that have changed into a Delta table in a folder, by dlt."""
+    wanted = ["dlt[deltalake,filesystem,parquet,sql-database]", "psycopg[binary]", "numpy"]
+    python = environment(folder, "dlt-delta", wanted)
+    if python is None:
+        return None
+
+    def load(url: str, into: Path) -> Sample:
+        url = url.replace("postgresql://", "postgresql+psycopg://")
+        return run_measured([str(python), "-c", DLT_MIRROR, url, str(into)], into)
 
     return load
 
@@ -70,7 +96,7 @@ def ingestr(folder: Path) -> Callable[[str, Path], Sample] | None:
         lite = url.startswith("sqlite")
         source = ["--source-uri", url, "--source-table", "main.orders" if lite else "public.orders"]
         target = ["--dest-uri", f"parquet://{into / 'orders.parquet'}", "--dest-table", "main.orders"]
-        return _run([program, "ingest", *source, *target, "--yes", "--progress", "log"], into)
+        return run_measured([program, "ingest", *source, *target, "--yes", "--progress", "log"], into)
 
     return load
 
@@ -85,7 +111,7 @@ print(json.dumps([done.returncode, peak, (done.stderr or done.stdout)[-400:]]))
 """
 
 
-def _run(command: Sequence[str], folder: Path) -> Sample:
+def run_measured(command: Sequence[str], folder: Path) -> Sample:
     """Run *command*, and return how long it took; its peak of memory, in MB, is a part of that."""
     answer: list[str] = []
     whole = [sys.executable, "-c", _MEASURED, *command]

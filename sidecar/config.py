@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from sidecar import values
+from sidecar import mirrored, values
 from sidecar.clock import SECOND
 from sidecar.environment import Expanded, expand
 from sidecar.errors import SettingsError
@@ -146,8 +146,12 @@ class SinkSettings(_Section):
     """[sinks.NAME]: where changes go, and what happens to them on the way."""
 
     format: Text = "parquet"
-    mode: Literal["append"] = "append"
+    mode: Literal["append", "mirror"] = "append"
     path: Place | None = None
+    history: bool = False
+    on_delete: Literal["delete", "mark"] = "delete"
+    compact_every: Micros = 600 * SECOND
+    vacuum_after: Micros = 3600 * SECOND
     transform: Function | None = None
     foreach: Function | None = None
     options: Options = {}
@@ -161,7 +165,17 @@ class SinkSettings(_Section):
                 raise ValueError(f'"foreach" is given instead of {" and ".join(extra)}; keep one of them')
         elif self.path is None and self.format in FILE_FORMATS:
             raise ValueError(f'no "path" to write {self.format} files to, and no "foreach" function either')
+        wrong = mirrored.contradiction(
+            self.mode, self.format, self.model_fields_set, history=self.history, on_delete=self.on_delete
+        )
+        if wrong is not None:
+            raise ValueError(wrong)
         return self
+
+    @property
+    def kind(self) -> mirrored.KindName:
+        """Which kind of mirror it is."""
+        return mirrored.kind(history=self.history, on_delete=self.on_delete)
 
 
 class BackfillSettings(_Section):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, executors, faults, feed, storage
+from sidecar import consumers, executors, faults, feed, log_records, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
+from sidecar.mirror import MirrorSink
 from sidecar.model import Tracked
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 from sidecar.state import ConsumerPosition
@@ -79,6 +81,8 @@ class Delivery:
             try:
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
+                if isinstance(sink, MirrorSink):
+                    sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
             except SidecarError as error:
                 # The log cannot be asked where the sink is to go on: the next round asks again.
                 self._failed(tracked.name, sink, error)
@@ -123,14 +127,15 @@ class Delivery:
         if last <= position.acknowledged:
             return False
         began = self._sidecar.clock.monotonic()
-        batch = Batch(name, position.acknowledged + 1, last, position.intended is not None)
+        replay = position.intended is not None
+        batch = Batch(name, position.acknowledged + 1, last, replay, tracked.key)
         try:
             with failing_as(sink, batch):
-                if not batch.replay:
-                    batch = Batch(name, batch.first, self._end(log, position.acknowledged, last))
+                batch = dataclasses.replace(batch, log=log_records.identity(log), floor=log.floor())
+                if not replay:
+                    batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
                 consumers.intend(log, store, sink.name, batch.last)
-                frame = feed.dataframe(self.session(), log, position.acknowledged, batch.last)
-                sink.write(frame, batch, f"{tracked.metadata_prefix}commit_version")
+                self._write(sink, log, batch, f"{tracked.metadata_prefix}commit_version")
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
@@ -142,19 +147,27 @@ class Delivery:
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
 
+    def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
+        if isinstance(sink, MirrorSink) and sink.transform is None:
+            # Nothing in it is Spark's: no session is started for it.
+            sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
+        else:
+            sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
+
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
         self.failures[table, sink.name] = error
         self._sidecar.store.note(table, str(error))
         log_.error("%s", error)
 
-    def _end(self, log: ChangeLog, after: int, last: int) -> int:
+    def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
+        full = min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
         size = 0
         _, alike = log.columns(after + 1)
         last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):
             size += storage.size(segment.file)
-            if size >= self._batch_bytes or count == _BATCH_SEGMENTS:
+            if size >= full or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last
 
@@ -162,7 +175,11 @@ class Delivery:
 def _sinks(settings: Settings) -> Iterator[Sink]:
     for name, sink in settings.sinks.items():
         common = (name, sink.transform, settings.folder, sink.options)
-        if sink.foreach is not None:
+        if sink.mode == "mirror":
+            assert sink.path is not None, "settings make sure of it"
+            upkeep = sink.compact_every, sink.vacuum_after
+            yield MirrorSink(*common, sink.path, sink.kind, *upkeep)
+        elif sink.foreach is not None:
             yield FunctionSink(*common, function=sink.foreach)
         elif sink.format in FILE_FORMATS:
             assert sink.path is not None, "settings make sure of it"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
-from sidecar import stored_feed
+from sidecar import evolution, segments, stored_feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import VARIANT
@@ -28,6 +28,17 @@ class Range:
 
     segments: Sequence[Segment]
     schema: pa.Schema
+
+
+def table(log: ChangeLog, since: int, until: int) -> pa.Table:
+    """Return the changes with `since < offset <= until` in this process's memory, without Spark; as `dataframe` does.
+
+    JSON is text, always.
+    """
+    found = readable(log, since, until)
+    if not found.segments:
+        return found.schema.empty_table()
+    return pa.concat_tables([evolution.conformed(segments.read(s.file), found.schema) for s in found.segments])
 
 
 def dataframe(
@@ -52,16 +63,16 @@ def readable(log: ChangeLog, since: int = 0, until: int | None = None, schema: p
 
     An empty range has the columns of *schema*, or of the newest segment. Errors as of `dataframe`.
     """
-    segments = log.list(since, until)
-    if not segments:
+    found = log.list(since, until)
+    if not found:
         return Range((), schema or log.schema() or pa.schema([]))
-    newest, last = log.columns(segments[0].offset)
-    if last is not None and segments[-1].offset > last:
+    newest, last = log.columns(found[0].offset)
+    if last is not None and found[-1].offset > last:
         raise SchemaChanged(
             f'table "{log.table}": offsets up to {last} and those after it have columns that cannot be read as one '
             f"(sidecar schema {log.table}). Read them apart: until={last}, and since={last}"
         )
-    return Range(segments, newest)
+    return Range(found, newest)
 
 
 def texts(spark: SparkSession, files: Sequence[AnyPath], schema: pa.Schema) -> DataFrame:

@@ -36,6 +36,9 @@ VALUE = "sidecar:value:"
 METADATA = ("change_type", "commit_version", "commit_timestamp", "origin")
 """The metadata columns' names, behind the prefix."""
 
+MARK, HISTORY = ("deleted_at",), ("valid_from", "valid_to", "is_current")
+"""The names, behind the prefix, of what a mirror adds to the source's columns: where deletes mark, and with history."""
+
 VARIANT = {b"sidecar": b"variant"}
 """What the log's schema says of a column of JSON texts that Spark is to see as a VARIANT."""
 

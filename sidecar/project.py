@@ -7,14 +7,13 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sidecar import backfills, bases, config, consumers, cursor, owner, quarantine, queries, recovery, tracking
+from sidecar import backfills, bases, config, consumers, cursor, mirror, owner, queries, recovery, standing, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
@@ -25,7 +24,7 @@ from sidecar.errors import SettingsError, StateDamaged
 from sidecar.files import unescaped
 from sidecar.horizon import kind_of
 from sidecar.lock import StateLock
-from sidecar.model import CursorKind, Hold, PassMark, PassName, Tracked, Unit, Watermark
+from sidecar.model import PassMark, PassName, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark
 from sidecar.requests import Request
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
@@ -37,26 +36,7 @@ if TYPE_CHECKING:
 
     from sidecar.bases import Base
     from sidecar.results import PollResult
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """Where one table stands. `greatest` and `polled` are microseconds, or the cursor's own numbers."""
-
-    table: str
-    offset: int
-    greatest: int | None
-    kind: CursorKind
-    unit: Unit | None
-    polled: int | None
-    in_progress: bool
-    positions: Mapping[str, int]
-    error: str | None
-    hold: Hold | None = None
-    late: int = 0
-    quarantined: int = 0
-    backfill: BackfillStatus | None = None
-    queries: Mapping[str, int] = field(default_factory=dict)
+    from sidecar.standing import TableStatus
 
 
 class Sidecar:
@@ -183,6 +163,10 @@ class Sidecar:
         """Return the columns of *table*'s log as the source has them now."""
         return change_schema(self.settled(self._known(table)))
 
+    def mirror(self, spark: SparkSession, table: str, sink: str | None = None) -> DataFrame:
+        """Return what the mirror of *table* holds now as a DataFrame; *sink* says which of several. See `mirror`."""
+        return mirror.dataframe(spark, *mirror.find(self.settings, self._known(table), sink))
+
     def watermark(self, table: str) -> Watermark | None:
         """Return where *table* stands, or None before its first poll."""
         return self.store.watermark(table)
@@ -264,37 +248,7 @@ class Sidecar:
 
     def status(self) -> list[TableStatus]:
         """Return where each table stands; the source is not asked."""
-        positions, notes, found = self.store.positions(), self.store.notes(), []
-        for name in sorted(self.store.tables() | set(notes)):
-            mark = self.store.watermark(name) or Watermark("")
-            first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
-            greatest = first.greatest[-1][1] if first.greatest else None
-            held = {sink: p.acknowledged for (table, sink), p in positions.items() if table == name}
-            found.append(
-                TableStatus(
-                    name,
-                    mark.offset,
-                    greatest,
-                    mark.kind,
-                    mark.unit,
-                    mark.polled,
-                    in_progress=mark.progress is not None,
-                    positions=held,
-                    error=notes.get(name),
-                    hold=mark.hold,
-                    late=mark.late,
-                    quarantined=quarantine.count(self.log(name), mark.offset),
-                    backfill=self._backfill(name),
-                    queries=queries.positions(self.log(name)),
-                )
-            )
-        return found
-
-    def _backfill(self, table: str) -> BackfillStatus | None:
-        # A request that cannot be read is the table's error; the others are to be seen all the same.
-        with contextlib.suppress(StateDamaged):
-            return next((b for b in self.backfills(table) if b.state == "running"), None)
-        return None
+        return standing.tables(self)
 
     def close(self) -> None:
         """Let go of source, state and lock."""

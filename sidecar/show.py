@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog, SchemaVersion
     from sidecar.config import Settings
     from sidecar.model import Tracked, Watermark
-    from sidecar.project import TableStatus
+    from sidecar.standing import TableStatus
 
 WIDE = 40
 """Longer values are shortened in tables for people; JSON has them whole."""

@@ -27,12 +27,19 @@ FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml", "text"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part."""
+    """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part.
+
+    `key`: the columns that tell the table's rows apart. `log`: what tells its log from any other; `floor`: the last
+    offset that retention has dropped from it.
+    """
 
     table: str
     first: int
     last: int
     replay: bool = False
+    key: tuple[str, ...] = ()
+    log: str = ""
+    floor: int = 0
 
 
 class Sink(Protocol):
@@ -46,7 +53,9 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class _Common:
+class Common:
+    """What sinks have in common: a name, a user's transform and the folder to look for it in, options of the format."""
+
     name: str
     transform: str | None = None
     search: Path | None = None
@@ -63,7 +72,7 @@ class _Common:
 
 
 @dataclass(frozen=True)
-class FileSink(_Common):
+class FileSink(Common):
     """Append to `path/<table>`, a folder of files: written aside by Spark, then moved in under names of the batch."""
 
     format: str = "parquet"
@@ -106,7 +115,7 @@ class FileSink(_Common):
 
 
 @dataclass(frozen=True)
-class FormatSink(_Common):
+class FormatSink(Common):
     """Append through any other Spark format, once: one whose writes are atomic (Delta, Iceberg, a table of your own).
 
     A batch that may have been written before is first looked for, by its offsets, in what the format holds. A format
@@ -140,7 +149,7 @@ class FormatSink(_Common):
 
 
 @dataclass(frozen=True)
-class FunctionSink(_Common):
+class FunctionSink(Common):
     """Hand each batch to a user's function `f(frame, batch)`; it has been taken once the function returns."""
 
     function: str = ""

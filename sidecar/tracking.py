@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sidecar import cursor
+from sidecar import cursor, mirrored
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
@@ -57,6 +57,9 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
             known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
             if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
                 _no_twins(known)
+            for name in known.sinks:
+                if settings.sinks[name].mode == "mirror":
+                    mirrored.check(known, name, settings.sinks[name].kind)
             tracked.append(known)
     for known in tracked:
         with collecting(problems):

@@ -12,25 +12,37 @@ import os
 import sqlite3
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SINK_POINTS = (
     *("batch-intended", "batch-staged", "columns-summarized", "batch-moved"),
     *("sink-committed", "position-filed", "position-saved"),
 )
+MIRROR_POINTS = ("mirror-created", "mirror-evolved", "mirror-written", "mirror-committed", "mirror-compacted")
 
 
 def main(settings: Path, source: Path, points: list[str]) -> None:
     """Change *source* and run once, for each of *points*, in turn; print the exit codes as a JSON list."""
-    from sidecar import compaction, faults, project, spark
+    from sidecar import compaction, spark
 
     # Where there is retention: any byte is worth a base.
     compaction.FIRST_BYTES = compaction.SHARE = 0
     # A partition a segment, so that a batch has more than one file.
     session = spark.session("sidecar-fault-tests", config={"spark.sql.files.maxPartitionBytes": "8k"})
+    run(settings, source, points, session)
+    spark.close(session)
+
+
+def run(settings: Path, source: Path, points: list[str], session: SparkSession | None) -> None:
+    from sidecar import faults, project
+
     codes = []
     for number, point in enumerate(points):
         change(source, number)
-        if point.startswith("columns-summarized"):
+        if point.startswith(("columns-summarized", "mirror-evolved")):
             alter(source)
         process = os.fork()
         if process == 0:
@@ -45,7 +57,6 @@ def main(settings: Path, source: Path, points: list[str]) -> None:
                 sys.stderr.flush()
                 os._exit(code)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
-    spark.close(session)
     print(json.dumps(codes))
 
 
@@ -68,4 +79,7 @@ def alter(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1] == "--without-spark":
+        run(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:], None)
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -19,6 +19,7 @@ from benchmarks import (
     latency,
     loss,
     loss_writers,
+    mirror,
     peers,
     poll_cost,
     poll_size,
@@ -144,6 +145,15 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
 
 
+def test_a_mirror_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "CHANGES", (10,))
+    monkeypatch.setattr(mirror, "dlt_mirror", lambda _: None)
+    load, large, changes = mirror.ask(bench)
+    for answer in (load, large, changes):
+        assert [r.name for r in answer.results] == ["SQLite: Sidecar, mirror"]
+    assert changes.title == "10 changes, all over a mirror of 600 rows"
+
+
 def test_the_latency_of_a_loop_that_backfills_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "SECONDS", 0.6)
     monkeypatch.setattr(latency, "SETTLED", 0.0)
@@ -163,9 +173,11 @@ def test_the_cost_of_spark_s_start_can_be_asked_for(bench: Bench) -> None:
 
 
 def test_a_peer_says_why_it_failed_and_what_memory_it_took(tmp_path: Path) -> None:
-    assert peers._run([sys.executable, "-c", "pass"], tmp_path).parts["peak MB"] > 0
+    assert peers.run_measured([sys.executable, "-c", "pass"], tmp_path).parts["peak MB"] > 0
     with pytest.raises(RuntimeError, match="exit code 3: no table"):
-        peers._run([sys.executable, "-c", "import sys; print('no table', file=sys.stderr); sys.exit(3)"], tmp_path)
+        peers.run_measured(
+            [sys.executable, "-c", "import sys; print('no table', file=sys.stderr); sys.exit(3)"], tmp_path
+        )
 
 
 def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

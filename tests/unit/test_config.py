@@ -158,7 +158,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         columns = []
         [sinks.lake]
         [sinks.other]
-        mode = "mirror"
+        mode = "upsert"
         path = "x"
         foreach = "no function"
         """,

@@ -28,7 +28,7 @@ def test_the_settings_in_the_readme_are_settings(tmp_path: Path, monkeypatch: py
     path.write_text(next(b for b in blocks("toml") if "[source]" in b))
     settings = config.load(path)
     assert settings.tables["orders"].page_size == 50_000
-    assert set(settings.sinks) == {"lake", "hook"}
+    assert set(settings.sinks) == {"lake", "hook", "mirror"}
 
 
 @pytest.mark.parametrize(

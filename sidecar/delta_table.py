@@ -1,0 +1,370 @@
+"""A mirror as a Delta table, by delta-rs: nothing but pip is needed, and no JVM.
+
+A batch is one commit: it removes the files in which a row has changed, adds what they have become, adds the rows that
+are new, and carries the offset that the table is level with, all of it or nothing. Files that hold none of a batch's
+keys are not touched: the bounds of the key in the table's log tell most of them apart, the key columns of the others
+the rest. So a first load, which comes in the order of the key, is appended without a look at what is there, and what
+changed lately is found in few files; and it is not a rule about how batches come to be that says so, but the table.
+
+(delta-rs' own MERGE joins the batch with the whole table and writes all of it anew, in another order.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import delta_files, faults
+from sidecar.clock import SystemClock
+from sidecar.delta_files import Added, Sought, Writer
+from sidecar.delta_types import evolved, plain, storable
+from sidecar.errors import SinkError
+from sidecar.evolution import conformed
+from sidecar.files import sync
+from sidecar.folding import NEVER, TIME, After, Changes, Held
+from sidecar.newest import Integers
+
+HOUR = 3_600_000_000
+_AT_ONCE = min(4, os.cpu_count() or 1)
+"""So many files are read and written at a time."""
+
+_PROPERTIES = {
+    # Whoever opens the table reads what came after the last of these.
+    "delta.checkpointInterval": "20",
+    # Older versions cannot be read anyway, once their files are gone.
+    "delta.logRetentionDuration": "interval 1 days",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose table it is: the log that it mirrors, the sink that writes it, and in which way."""
+
+    log: str
+    sink: str
+    table: str
+    key: tuple[str, ...]
+    kind: str
+
+    @property
+    def app(self) -> str:
+        """The name under which the table's log holds the last offset that it has."""
+        return f"sidecar/{self.log}/{self.sink}/{self.table}"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the table says of itself."""
+        found = {"log": self.log, "sink": self.sink, "table": self.table, "key": json.dumps(self.key)}
+        return {f"sidecar.{name}": value for name, value in (found | {"kind": self.kind}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Held rows, and where each stands: the file, by its place in `files`, and its place in that file."""
+
+    held: Held
+    files: tuple[_File, ...]
+    file_of: Integers
+    row_of: Integers
+
+
+class DeltaMirror:
+    """One Delta table that one sink keeps. Made, or opened, by `opened`; used by one thread."""
+
+    def __init__(self, place: str, options: Mapping[str, str], owner: Owner, where: str) -> None:
+        place = place.removeprefix("file://") if place.startswith("file:///") else place.removeprefix("file:")
+        # delta-rs' word for what Hadoop has three of.
+        self.place = re.sub(r"^s3[an]://", "s3://", place)
+        self.owner, self.where = owner, where
+        self._options = dict(options)
+        self._files = _file_system(self.place, self._options)
+        self._table: Any = None
+
+    # -- whose it is, and how far it has come --------------------------------------------------------------------------
+
+    def open(self, schema: pa.Schema, begins: int) -> None:
+        """Open the table, or make it, of the columns *schema*, for the changes after offset *begins*.
+
+        SinkError if there is something there that this sink has not written for this log.
+        """
+        from deltalake import DeltaTable
+
+        if self._table is not None:
+            self._table.update_incremental()
+            return
+        if not DeltaTable.is_deltatable(self.place, self._options or None):
+            self._must_be_empty()
+            self._create(schema, begins)
+            faults.point("mirror-created")
+        table = DeltaTable(self.place, storage_options=self._options or None)
+        self._must_be_ours(table.metadata().configuration)
+        self._table = table
+
+    def exists(self) -> bool:
+        """Return whether there is a Delta table."""
+        from deltalake import DeltaTable
+
+        return self._table is not None or bool(DeltaTable.is_deltatable(self.place, self._options or None))
+
+    def applied(self) -> int:
+        """Return the last offset that the table has."""
+        found = self._table.transaction_version(self.owner.app)
+        return int(self._table.metadata().configuration["sidecar.begins"]) if found is None else int(found)
+
+    def schema(self) -> pa.Schema:
+        """Return the table's columns."""
+        return pa.schema([pa.field(f.name, plain(f.type)) for f in pa.schema(self._table.schema().to_arrow())])
+
+    def _create(self, schema: pa.Schema, begins: int) -> None:
+        from deltalake import DeltaTable
+
+        properties = _PROPERTIES | self.owner.properties | {"sidecar.begins": str(begins)}
+        DeltaTable.create(
+            self.place,
+            storable(schema, self.where),
+            description=f"Mirror of {self.owner.table}, kept by Sidecar",
+            configuration=properties,
+            storage_options=self._options or None,
+            raise_if_key_not_exists=False,
+        )
+
+    def _must_be_empty(self) -> None:
+        folder = Path(self.place)
+        if "://" not in self.place and folder.is_dir() and any(p.name != "_delta_log" for p in folder.iterdir()):
+            raise SinkError(
+                f"{self.where}: {self.place} is no Delta table, and not empty either. Give the sink another path, or "
+                "move away what is there"
+            )
+
+    def _must_be_ours(self, found: Mapping[str, str | None]) -> None:
+        ours = self.owner.properties
+        other = next((name for name, value in ours.items() if found.get(name) != value), None)
+        if other is None:
+            return
+        way_out = "Give this one another path, or move the table away, so that it is loaded anew under another name"
+        if "sidecar.log" not in found:
+            said = "was not written by Sidecar"
+        elif other == "sidecar.log":
+            said = f'mirrors another change log (of table "{found.get("sidecar.table")}")'
+        elif other == "sidecar.sink":
+            said = f'was written by the sink "{found.get("sidecar.sink")}"'
+        elif other == "sidecar.key":
+            said = f"was written by the key {found.get(other)}, and now the key is {ours[other]}"
+        else:
+            said = f"was written as {found.get(other)}, and now the sink asks for {ours[other]}"
+        raise SinkError(f"{self.where}: the Delta table at {self.place} {said}. {way_out}")
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: int, *, whole: bool) -> None:
+        """Make of the rows that *changes* touch what *rule* says; afterwards the table has offset *through*.
+
+        *whole*: the rule asks for the rows themselves, not only for whether they are there.
+        """
+        found = self._find(changes, whole=whole)
+        after = rule(changes, found.held)
+        self._commit(found, after, through)
+
+    def _find(self, changes: Changes, *, whole: bool) -> _Found:
+        """Return the rows that the table holds of the changes' keys; of a history, the current ones."""
+        keys, files = changes.keys, self._candidates(changes)
+        schema = self.schema()
+        to = changes.named.valid_to if changes.named.valid_to in schema.names and self.owner.kind == "history" else None
+        looked = pa.schema([schema.field(n) for n in (*keys.columns, *([to] if to else []))])
+
+        def look(file: _File) -> tuple[Integers, Integers, pa.Table | None, Integers, Integers]:
+            places, codes, rows, over, ends = [], [], [], [], []
+            start = 0
+            for group in delta_files.groups(self._files, file.path, looked):
+                found = keys.find(group)
+                match = found >= 0
+                if to is not None:
+                    end = group.column(to)
+                    is_over = match & end.is_valid().to_numpy()
+                    over.append(found[is_over])
+                    ends.append(pc.fill_null(end.cast(TIME).cast(pa.int64()), NEVER).to_numpy()[is_over])
+                    match &= ~is_over
+                at = np.flatnonzero(match)
+                places.append(at + start)
+                codes.append(found[at])
+                start += len(group)
+            place = _joined(places)
+            if whole and len(place):
+                rows = [self._rows(file.path, place, schema)]
+            return place, _joined(codes), rows[0] if rows else None, _joined(over), _joined(ends)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            looks = list(pool.map(look, files))
+        ended = np.full(keys.count, NEVER, dtype=np.int64)
+        for _, _, _, over, ends in looks:
+            np.maximum.at(ended, over, ends)
+        rows = [found for _, _, found, _, _ in looks if found is not None]
+        held = Held(
+            _joined([codes for _, codes, _, _, _ in looks]),
+            (pa.concat_tables(rows) if rows else schema.empty_table()) if whole else None,
+            ended,
+        )
+        file_of = _joined([np.full(len(at), n, dtype=np.int64) for n, (at, *_) in enumerate(looks)])
+        return _Found(held, tuple(files), file_of, _joined([at for at, *_ in looks]))
+
+    def _candidates(self, changes: Changes) -> list[_File]:
+        """Return the files whose bounds do not tell that they hold none of the changes' keys."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        sought = Sought(changes.keys, changes.rows)
+        may = sought.may_be_in(delta_files.bounds(actions, changes.keys.columns))
+        paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+        return [_File(path, size) for path, size, is_one in zip(paths, sizes, may, strict=True) if is_one]
+
+    def _rows(self, path: str, places: Integers, schema: pa.Schema) -> pa.Table:
+        found, start = [], 0
+        for group in delta_files.groups(self._files, path, schema):
+            begin, end = np.searchsorted(places, (start, start + len(group)))
+            if begin < end:
+                found.append(group.take(pa.array(places[begin:end] - start)))
+            start += len(group)
+        return pa.concat_tables(found)
+
+    def _commit(self, found: _Found, after: After, through: int) -> None:
+        from deltalake.transaction import RemoveAction
+
+        schema = self.schema()
+        rows = conformed(after.rows, schema)
+        # A row goes back to the file that its key was in, whose bounds so stay as close as they are.
+        home = np.full(len(found.held.ended), -1, dtype=np.int64)
+        home[found.held.codes[after.gone]] = found.file_of[after.gone]
+        homes = home[after.codes]
+        touched = np.unique(found.file_of[after.gone])
+
+        def rewrite(number: int) -> list[Added]:
+            gone = found.row_of[after.gone & (found.file_of == number)]
+            own = rows.filter(pa.array(homes == number))
+            return self._rewritten(found.files[number].path, schema, schema, gone, own)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            added = [file for files in pool.map(rewrite, touched.tolist()) for file in files]
+        added += self._fresh(rows.filter(pa.array(homes < 0)), schema)
+        removed = [
+            RemoveAction(file.path, True, self._now(), file.size, {})
+            for file in (found.files[number] for number in touched.tolist())
+        ]
+        faults.point("mirror-written")
+        self._write([*self._actions(added), *removed], "append", through, schema)
+        faults.point("mirror-committed")
+
+    def _rewritten(
+        self, path: str, held: pa.Schema, schema: pa.Schema, gone: Integers, own: pa.Table | None
+    ) -> list[Added]:
+        """Write the rows of *path*, as *schema*, without those at the places *gone*, and then *own*."""
+        writer, start = Writer(self._files, schema, self.owner.key), 0
+        for group in delta_files.groups(self._files, path, held):
+            begin, end = np.searchsorted(gone, (start, start + len(group)))
+            start += len(group)
+            if begin < end:
+                keep = np.ones(len(group), bool)
+                keep[gone[begin:end] - (start - len(group))] = False
+                group = group.filter(pa.array(keep))  # noqa: PLW2901
+            writer.write(conformed(group, schema))
+        if own is not None:
+            writer.write(own)
+        return writer.close()
+
+    def _fresh(self, rows: pa.Table, schema: pa.Schema) -> list[Added]:
+        """Write *rows* to files of their own, in the order of the key where it has one."""
+        writer = Writer(self._files, schema, self.owner.key)
+        with contextlib.suppress(pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            rows = rows.take(pc.sort_indices(rows.select(self.owner.key), [(n, "ascending") for n in self.owner.key]))
+        writer.write(rows)
+        return writer.close()
+
+    def _actions(self, added: Sequence[Added]) -> Iterator[Any]:
+        from deltalake.transaction import AddAction
+
+        for file in added:
+            if "://" not in self.place:
+                sync(Path(self.place, file.path))
+            yield AddAction(file.path, file.size, {}, self._now(), True, file.stats)
+
+    def _now(self) -> int:
+        # delta-rs compares it with the machine's clock when old files are to go.
+        return SystemClock().now() // 1000
+
+    def _write(self, actions: Sequence[Any], mode: str, through: int | None, schema: pa.Schema) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        marks = [] if through is None else [Transaction(self.owner.app, through)]
+        commit = CommitProperties(app_transactions=marks)
+        self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
+        self._table.update_incremental()
+        if "://" not in self.place:
+            log = Path(self.place, "_delta_log")
+            sync(log / f"{self._table.version():020d}.json")
+            sync(log)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    def evolve(self, schema: pa.Schema, own: Sequence[str]) -> None:
+        """Make the table able to hold rows of *schema*; *own* of its columns are Sidecar's. SinkError if it cannot be.
+
+        What is there is NULL in columns that come, and stays in those that have gone. For a wider type all files are
+        written anew, in one commit.
+        """
+        from deltalake import Schema
+
+        before = self.schema()
+        after = evolved(before, storable(schema, self.where), own, self.where)
+        if after.is_wider:
+            paths = pa.table(self._table.get_add_actions(flatten=True)).column("path").to_pylist()
+            none = np.array([], dtype=np.int64)
+            added = [file for path in paths for file in self._rewritten(path, before, after.schema, none, None)]
+            faults.point("mirror-written")
+            self._write(list(self._actions(added)), "overwrite", None, after.schema)
+        elif after.added:
+            self._table.alter.add_columns(Schema.from_arrow(pa.schema(after.added)).fields)
+            self._table.update_incremental()
+        else:
+            return
+        faults.point("mirror-evolved")
+
+    # -- upkeep --------------------------------------------------------------------------------------------------------
+
+    def maintain(self, keep: int) -> tuple[int, int]:
+        """Join small files, and remove those that are of no version since *keep* microseconds; return how many each."""
+        self._table.update_incremental()
+        found = self._table.optimize.compact(target_size=delta_files.FILE_BYTES, max_concurrent_tasks=_AT_ONCE)
+        faults.point("mirror-compacted")
+        hours = -(-keep // HOUR)
+        # Full: what a killed process has left behind is in no version.
+        gone = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        return int(found["numFilesRemoved"]), len(gone)
+
+
+def _joined(parts: Sequence[Integers]) -> Integers:
+    return np.concatenate(parts) if parts else np.array([], dtype=np.int64)
+
+
+def _file_system(place: str, options: Mapping[str, str]) -> Any:
+    from pyarrow import fs
+
+    if "://" not in place:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        return fs.SubTreeFileSystem(place, fs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return fs.PyFileSystem(DeltaStorageHandler(place, dict(options) or None))

@@ -1,0 +1,51 @@
+"""Small records beside a log's segments, such as the log's identity. Only who writes the log writes them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+from sidecar.changelog import ChangeLog
+from sidecar.errors import StateDamaged
+from sidecar.files import make_folder, write_durably
+
+_IDENTITY = "_log.json"
+
+
+def identity(log: ChangeLog) -> str:
+    """Return what tells *log* from any other, of the same table, too: its offsets mean nothing beside another's.
+
+    A log gets it when it is first asked for, and keeps it.
+    """
+    found = read(log, _IDENTITY)
+    if found is None:
+        found = {"id": uuid.uuid4().hex}
+        write(log, _IDENTITY, found)
+    try:
+        return str(found["id"])
+    except (KeyError, TypeError) as error:
+        raise StateDamaged(f"{log.folder / _IDENTITY}: says no id. Restore it from a copy.") from error
+
+
+def read(log: ChangeLog, name: str) -> Any:
+    """Return what the record *name* says, None if there is none."""
+    path = log.folder / name
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StateDamaged(f"{path}: not readable: {error}. Restore it from a copy.") from error
+
+
+def write(log: ChangeLog, name: str, value: Any) -> None:
+    """Make the record *name* say *value*, durably."""
+    path = log.folder / name
+    make_folder(path.parent)
+    write_durably(path, lambda aside: _write(aside, json.dumps(value)))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,197 @@
+"""Mirrors: sinks that keep a table equal to the source, or its whole history, exactly once by the log's offsets.
+
+What changes become is decided by `folding`; where the rows are, and that a batch is one commit which carries its
+offset, is the table's affair. So a batch that is given again is one that the table has already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import folding, log_records, mirrored
+from sidecar.changelog import ChangeLog
+from sidecar.errors import SettingsError, SinkError
+from sidecar.files import filename
+from sidecar.folding import TIME, After, Changes, Held
+from sidecar.newest import Named
+from sidecar.sinks import Batch, Common
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sidecar.config import Settings
+    from sidecar.delta_table import DeltaMirror
+    from sidecar.model import Tracked
+
+log_ = logging.getLogger("sidecar")
+
+BATCH_BYTES = 32 << 20
+"""How much of the log makes a batch full: its rows are in this process's memory, about ten times as large."""
+
+SCHEDULE = "_mirrors"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to mirror: what changes make of the rows that are held, and whether it must see these rows whole."""
+
+    rule: Callable[[Changes, Held], After]
+    whole: bool
+
+
+KINDS: Mapping[str, Kind] = {
+    "current": Kind(folding.replaced, whole=False),
+    "marked": Kind(folding.marked, whole=True),
+    "history": Kind(folding.versioned, whole=True),
+}
+
+
+def own_columns(kind: str, named: Named) -> tuple[pa.Field, ...]:
+    """Return the columns that a mirror of *kind* has beside the source's."""
+    names = mirrored.own_names(kind, named.prefix)
+    return tuple(pa.field(name, pa.bool_() if name == named.is_current else TIME) for name in names)
+
+
+@dataclass(frozen=True)
+class MirrorSink(Common):
+    """Keep `path/<table>` equal to the source's table: a Delta table, written by delta-rs."""
+
+    path: str = ""
+    kind: str = "current"
+    compact_every: int = 0
+    vacuum_after: int = 0
+    batch_bytes: int = BATCH_BYTES
+    _tables: dict[str, DeltaMirror] = field(default_factory=dict, compare=False, repr=False)
+    _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
+        """Make the table level with *batch*, which one commit does, or none if it is already."""
+        if self._has(batch):
+            return
+        self.apply(self.shaped(frame).toArrow(), batch, version)
+
+    def apply(self, changes: pa.Table, batch: Batch, version: str) -> None:
+        """Do the same with the batch's rows in memory."""
+        named = Named(version.removesuffix(Named("").version))
+        source = self._source_columns(changes.schema, batch, named)
+        own = own_columns(self.kind, named)
+        wanted = pa.schema([*source, *own])
+        table = self._table(batch)
+        if not table.exists() and batch.first - 1 > batch.floor:
+            raise SinkError(
+                f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
+                f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
+            )
+        try:
+            table.open(wanted, batch.first - 1)
+            applied = table.applied()
+            if applied >= batch.last:
+                return
+            if batch.first > applied + 1:
+                raise SinkError(
+                    f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied}, and "
+                    f"the next ones are from {batch.first} on: it is an older copy. Put the newest one back; or give "
+                    "the sink another name and path: that one begins anew"
+                )
+            table.evolve(wanted, [column.name for column in own])
+            changes = changes.filter(pc.greater(changes.column(named.version), applied))
+            columns = pa.schema([f for f in table.schema() if f.name not in {column.name for column in own}])
+            kind = KINDS[self.kind]
+            table.apply(Changes(changes, named, batch.key, columns), kind.rule, batch.last, whole=kind.whole)
+        except BaseException:
+            # What it knows of the table may be of before the failure.
+            del self._tables[batch.table]
+            raise
+
+    def maintain(self, log: ChangeLog, now: int) -> None:
+        """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
+
+        A failure is said, and stops nothing: it is tried again when it is due again.
+        """
+        table = self._tables.get(log.table)
+        if table is None or now < self._due.get(log.table, 0):
+            return
+        name = f"{SCHEDULE}/{filename(self.name)}.json"
+        record = log_records.read(log, name) or {}
+        last = min(int(record.get("maintained", now)), now)
+        if record and now >= last + self.compact_every:
+            try:
+                joined, removed = table.maintain(self.vacuum_after)
+                log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
+            except Exception as error:
+                log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
+            last = now
+        log_records.write(log, name, {"maintained": last})
+        self._due[log.table] = last + self.compact_every
+
+    def _has(self, batch: Batch) -> bool:
+        """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
+        table = self._table(batch)
+        if not table.exists():
+            return False
+        table.open(pa.schema([]), 0)
+        return table.applied() >= batch.last
+
+    def _table(self, batch: Batch) -> DeltaMirror:
+        if batch.table not in self._tables:
+            from sidecar.delta_table import DeltaMirror, Owner
+
+            owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
+            place = f"{self.path.rstrip('/')}/{filename(batch.table)}"
+            self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
+        return self._tables[batch.table]
+
+    def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
+        """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""
+        by = f" The transform {self.transform} has to keep it" if self.transform else ""
+        for name in (*named.metadata, *batch.key):
+            if name not in schema.names:
+                what = "a column of the key" if name in batch.key else "which says what a change is"
+                raise SettingsError(f'{_where(self, batch)}: there is no column "{name}", {what}.{by or " Deliver it"}')
+        if not batch.key:
+            raise SettingsError(f"{_where(self, batch)}: a mirror goes by a key, and the table has none")
+        source = [column for column in schema if column.name not in named.metadata]
+        mirrored.refuse_clashes(
+            (column.name for column in source), mirrored.own_names(self.kind, named.prefix), _where(self, batch)
+        )
+        return source
+
+
+def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, Mapping[str, str]]:
+    """Return where the mirror of *tracked* is and the options to reach it; SettingsError if none, or which, is unclear.
+
+    *sink* says which, where the table goes to more than one.
+    """
+    names = [name for name in tracked.sinks if settings.sinks[name].mode == "mirror"]
+    if sink is None and len(names) == 1:
+        sink = names[0]
+    if sink not in names:
+        asked = "there is more than one" if sink is None and names else f'"{sink}" is none' if sink else "there is none"
+        has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
+        raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
+    found = settings.sinks[sink]
+    return f"{(found.path or '').rstrip('/')}/{filename(tracked.name)}", found.options
+
+
+def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:
+    """Return the Delta table at *place* as it is now, for as long as `vacuum_after` keeps its files; or SinkError."""
+    from deltalake import DeltaTable
+
+    from sidecar.feed import spark_schema
+
+    if not DeltaTable.is_deltatable(place, dict(options or {}) or None):
+        raise SinkError(f"{place}: there is no Delta table yet; it is made when the sink gets its first changes")
+    table = DeltaTable(place, storage_options=dict(options or {}) or None)
+    schema = spark_schema(pa.schema(table.schema().to_arrow()))
+    paths = table.file_uris()
+    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+
+
+def _where(sink: MirrorSink, batch: Batch) -> str:
+    return f'sink "{sink.name}", table "{batch.table}"'

@@ -1,0 +1,419 @@
+"""A mirror's table: whose it is, how far it has come, which columns it can have, and its upkeep."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sidecar
+from sidecar import delta_files, log_records, mirror
+from sidecar.changelog import ChangeLog
+from sidecar.clock import SECOND, FakeClock
+from sidecar.errors import SettingsError, SinkError
+from sidecar.mirror import MirrorSink
+from sidecar.sinks import Batch
+from tests.conftest import SQLiteFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VERSION = "_commit_version"
+START = datetime(2024, 5, 1, 10, tzinfo=UTC)
+ODD = ["x.y", "a b", "Price (EUR), net", "größe", "a`b", 'q"q', "a=b", "_x", "semi;colon", "SELECT", "{curly}", "it's"]
+
+
+def changes(offset: int, columns: dict[str, Any], kind: str = "insert", origin: str = "poll") -> pa.Table:
+    data = pa.table(columns)
+    count = len(data)
+    metadata = {
+        "_change_type": pa.array([kind] * count, pa.string()),
+        VERSION: pa.array([offset] * count, pa.int64()),
+        "_commit_timestamp": pa.array([START] * count, pa.timestamp("us", "UTC")),
+        "_origin": pa.array([origin] * count, pa.string()),
+    }
+    return pa.table({**metadata, **{name: data.column(name) for name in data.column_names}})
+
+
+def batch(first: int, last: int | None = None, **more: Any) -> Batch:
+    return Batch("t", first, last or first, **({"key": ("id",), "log": "a log"} | more))
+
+
+def apply(sink: MirrorSink, offset: int, columns: dict[str, Any], **more: Any) -> None:
+    sink.apply(changes(offset, columns, **more), batch(offset), VERSION)
+
+
+def held(sink: MirrorSink) -> pa.Table:
+    from deltalake import DeltaTable
+
+    return pa.table(DeltaTable(f"{sink.path}/t").to_pyarrow_table()).sort_by("id")
+
+
+def files(sink: MirrorSink) -> dict[str, int]:
+    """Return the table's files and how many rows they have."""
+    from deltalake import DeltaTable
+
+    return {path: pq.read_metadata(path).num_rows for path in DeltaTable(f"{sink.path}/t").file_uris()}
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> MirrorSink:
+    return MirrorSink("lake", path=str(tmp_path / "lake"))
+
+
+# -- whose it is, and how far it has come ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"log": "another log"}, "mirrors another change log"),
+        ({"sink": "pond"}, 'was written by the sink "pond"'),
+        ({"key": ("v",)}, "was written by the key"),
+        ({"kind": "history"}, "was written as history"),
+    ],
+)
+def test_a_table_that_something_else_keeps_is_refused(tmp_path: Path, other: dict[str, Any], said: str) -> None:
+    name, kind = other.pop("sink", "lake"), other.pop("kind", "current")
+    first = MirrorSink(name, path=str(tmp_path / "lake"), kind=kind)
+    first.apply(changes(1, {"id": [1], "v": [1]}), batch(1, **other), VERSION)
+    with pytest.raises(SinkError, match=said):
+        apply(MirrorSink("lake", path=str(tmp_path / "lake")), 1, {"id": [1], "v": [2]})
+    assert held(first).column("v").to_pylist() == [1]
+
+
+def test_a_delta_table_that_sidecar_has_not_made_is_refused(sink: MirrorSink) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(f"{sink.path}/t", pa.table({"id": [1]}))
+    with pytest.raises(SinkError, match=r"was not written by Sidecar.*another path"):
+        apply(sink, 1, {"id": [1]})
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(sink: MirrorSink) -> None:
+    folder = Path(sink.path, "t")
+    folder.mkdir(parents=True)
+    (folder / "part-1.parquet").write_text("mine")
+    with pytest.raises(SinkError, match="no Delta table, and not empty"):
+        apply(sink, 1, {"id": [1]})
+    assert [p.name for p in folder.iterdir()] == ["part-1.parquet"]
+
+
+def test_a_batch_that_is_partly_there_is_applied_from_where_the_table_stands(sink: MirrorSink) -> None:
+    apply(sink, 1, {"id": [1], "v": [1]})
+    apply(sink, 2, {"id": [1], "v": [2]})
+    # An older copy of the positions: a batch with another end.
+    again = pa.concat_tables([changes(o, {"id": [1], "v": [o]}) for o in (1, 2, 3)])
+    sink.apply(again, batch(1, 3), VERSION)
+    assert held(sink).to_pydict() == {"id": [1], "v": [3]}
+    from deltalake import DeltaTable
+
+    assert DeltaTable(f"{sink.path}/t").version() == 3
+
+
+def test_a_table_that_is_behind_its_position_is_no_place_to_go_on(sink: MirrorSink) -> None:
+    apply(sink, 1, {"id": [1]})
+    with pytest.raises(SinkError, match=r"has changes up to offset 1, and the next ones are from 3 on"):
+        apply(sink, 3, {"id": [3]})
+    shutil.rmtree(f"{sink.path}/t")
+    with pytest.raises(SinkError, match=r"there is no Delta table at .*up to offset 1"):
+        apply(MirrorSink("lake", path=sink.path), 2, {"id": [2]})
+
+
+def test_a_new_mirror_of_a_log_that_begins_later_begins_there(sink: MirrorSink) -> None:
+    sink.apply(changes(8, {"id": [1]}), batch(8, floor=7), VERSION)
+    apply(sink, 9, {"id": [2]})
+    assert held(sink).column("id").to_pylist() == [1, 2]
+
+
+def test_batches_without_a_row_count(sink: MirrorSink) -> None:
+    none = pa.array([], pa.int64())
+    apply(sink, 1, {"id": none})
+    apply(sink, 2, {"id": none})
+    apply(sink, 3, {"id": pa.array([3], pa.int64())})
+    assert held(sink).column("id").to_pylist() == [3]
+
+
+def test_a_log_keeps_its_identity_and_no_two_have_the_same(tmp_path: Path) -> None:
+    logs = [ChangeLog(tmp_path / name, "t") for name in ("a", "b")]
+    found = [log_records.identity(log) for log in logs]
+    assert len(set(found)) == 2
+    assert [log_records.identity(ChangeLog(tmp_path / name, "t")) for name in ("a", "b")] == found
+
+
+# -- which files are touched -------------------------------------------------------------------------------------------
+
+
+def ids(*ranges: range) -> pa.Array:
+    return pa.array([n for some in ranges for n in some], pa.int64())
+
+
+def test_only_files_that_hold_a_changed_key_are_written_anew(sink: MirrorSink) -> None:
+    for offset in range(1, 5):
+        apply(sink, offset, {"id": ids(range(offset * 10, offset * 10 + 10))}, origin="backfill")
+    before = files(sink)
+    assert list(before.values()) == [10] * 4
+    apply(sink, 5, {"id": ids(range(25, 26))}, kind="delete")
+    kept = before.keys() & files(sink).keys()
+    assert len(kept) == 3
+    assert sorted(files(sink).values()) == [9, 10, 10, 10]
+    # Between two files' bounds, and beyond them: nothing is rewritten.
+    apply(sink, 6, {"id": ids(range(5), range(100, 105))})
+    assert kept < files(sink).keys()
+    assert len(files(sink)) == 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"{'long' * 40}{n:03d}" for n in range(8)],
+        [f"größe-{n}" for n in range(8)],
+        [Decimal(n) / 7 for n in range(8)],
+        [date(2024, 1, 1 + n) for n in range(8)],
+        [datetime(2024, 1, 1, 0, 0, n, 123456, UTC) for n in range(8)],
+        [datetime(9999, 12, 31, 23, 59, 59, 999_992 + n) for n in range(8)],  # noqa: DTZ001
+        [bytes([n, 255]) for n in range(8)],
+        [2**63 - 1 - n for n in range(8)],
+        [n / 3 for n in range(8)],
+    ],
+    ids=["long texts", "texts", "decimals", "dates", "times", "the end of time", "bytes", "integers", "floats"],
+)
+def test_a_key_of_any_type_is_found_where_it_is(sink: MirrorSink, values: list[Any]) -> None:
+    type_ = pa.decimal128(38, 20) if isinstance(values[0], Decimal) else None
+    values = [v.quantize(Decimal("1e-20")) for v in values] if type_ else values
+    key = pa.array(values, type_)
+    for offset, some in enumerate((key[:3], key[3:6], key[5:8]), 1):
+        apply(sink, offset, {"id": some, "v": [offset] * len(some)})
+    sink._tables["t"].maintain(0)  # delta-rs' own files have bounds of its own
+    apply(sink, 4, {"id": key[4:5], "v": [0]}, kind="delete")
+    assert held(sink).select(["id", "v"]).to_pylist() == sorted(
+        ({"id": v, "v": w} for v, w in zip(values, [1, 1, 1, 2, None, 3, 3, 3], strict=True) if w),
+        key=lambda r: r["id"],
+    )
+
+
+def test_a_large_batch_is_written_in_the_order_of_the_key_and_in_files_of_a_size(
+    sink: MirrorSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_files, "FILE_BYTES", 1_500)
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 500)
+    apply(sink, 1, {"id": pa.array([n * 7919 % 5_003 for n in range(5_003)], pa.int64())})
+    bounds = sorted(
+        (found[0].as_py(), found[-1].as_py()) for p in files(sink) if (found := pq.read_table(p).column("id"))
+    )
+    assert len(bounds) > 2
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(bounds))
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_that_come_go_and_grow_keep_what_is_there(sink: MirrorSink) -> None:
+    small = {"id": pa.array([1, 2], pa.int32()), "f": pa.array([0.5, 1.5], pa.float32()), "gone": ["a", "b"]}
+    apply(sink, 1, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
+    large = {"id": pa.array([2, 2**40], pa.int64()), "f": [2.5, 0.1], "new": [[1], None]}
+    apply(sink, 2, large | {"d": pa.array([Decimal("12345678.125")] * 2, pa.decimal128(12, 3))})
+    assert held(sink).to_pylist() == [
+        {"id": 1, "f": 0.5, "gone": "a", "d": Decimal("1.500"), "new": None},
+        {"id": 2, "f": 2.5, "gone": None, "d": Decimal("12345678.125"), "new": [1]},
+        {"id": 2**40, "f": 0.1, "gone": None, "d": Decimal("12345678.125"), "new": None},
+    ]
+    # An older batch that is given once more, and a narrower type that still fits.
+    apply(sink, 3, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
+    assert held(sink).column("f").to_pylist() == [0.5, 1.5, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (pa.array(["1"]), pa.array([1], pa.int64()), r'column "v" was string and is int64 now'),
+        (pa.array([1], pa.int64()), pa.array([1.5]), r'column "v" was int64 and is double now'),
+    ],
+)
+def test_a_type_that_is_another_is_named(sink: MirrorSink, before: pa.Array, after: pa.Array, said: str) -> None:
+    apply(sink, 1, {"id": [1], "v": before})
+    with pytest.raises(SinkError, match=said):
+        apply(sink, 2, {"id": [1], "v": after})
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"t": pa.array([1], pa.time64("us"))}, r'column "t": a Delta table has no type for time64'),
+        ({"t": pa.array([[1]], pa.list_(pa.duration("us")))}, r'column "t": a Delta table has no type for duration'),
+        ({"t": pa.nulls(1)}, r'column "t": a Delta table has no type for null'),
+        ({"Name": ["a"], "name": ["b"]}, r'columns "Name" and "name" differ only in case'),
+        ({"ID": [5]}, r'columns "id" and "ID" differ only in case'),
+    ],
+)
+def test_what_a_delta_table_cannot_hold_is_named(sink: MirrorSink, column: dict[str, Any], said: str) -> None:
+    with pytest.raises(SinkError, match=said):
+        apply(sink, 1, {"id": [1]} | column)
+
+
+def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: MirrorSink) -> None:
+    import duckdb
+    import polars
+
+    columns = {"id": [1, 2]} | {name: ["v", name] for name in ODD}
+    apply(sink, 1, columns)
+    apply(sink, 2, {"id": [2]} | {name: [f"new {name}"] for name in ODD}, kind="update_postimage")
+    apply(sink, 3, {"id": [3], "a new.one": ["x"]} | {name: pa.nulls(1, pa.string()) for name in ODD})
+    expected = [("v", None)] * len(ODD), [(f"new {name}", None) for name in ODD]
+    found = mirror.dataframe(spark, f"{sink.path}/t").orderBy("id").collect()
+    assert [row.asDict()["a new.one"] for row in found] == [None, None, "x"]
+    assert found[0].asDict() == {"id": 1, "a new.one": None} | dict.fromkeys(ODD, "v")
+    database: Any = duckdb
+    query = f"SELECT * FROM read_parquet({list(files(sink))!r}, union_by_name = true) ORDER BY id"
+    for rows in (
+        held(sink).to_pylist(),
+        polars.read_delta(f"{sink.path}/t").sort("id").to_dicts(),
+        database.sql(query).to_arrow_table().to_pylist(),
+    ):
+        assert [[(row[n], None) for n in ODD] for row in rows[:2]] == list(expected)
+
+
+# -- upkeep ------------------------------------------------------------------------------------------------------------
+
+
+def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_path: Path) -> None:
+    clock, log = FakeClock(), ChangeLog(tmp_path / "log", "t")
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=600 * SECOND, vacuum_after=0)
+    for offset in range(1, 6):
+        apply(sink, offset, {"id": ids(range(offset, offset + 1))})
+        sink.maintain(log, clock.now())
+    clock.advance(599)
+    sink.maintain(log, clock.now())
+    assert len(files(sink)) == 5
+    clock.advance(1)
+    again = MirrorSink("lake", path=sink.path, compact_every=600 * SECOND, vacuum_after=0)
+    again.maintain(log, clock.now())  # nothing was delivered by it yet: there is nothing to be done
+    assert len(files(sink)) == 5
+    apply(again, 6, {"id": ids(range(6, 7))})
+    again.maintain(log, clock.now())
+    assert list(files(again).values()) == [6]
+    assert len(list(Path(sink.path, "t").glob("*.parquet"))) == 1
+    assert held(again).column("id").to_pylist() == [1, 2, 3, 4, 5, 6]
+    apply(again, 7, {"id": ids(range(7, 8))})
+    again.maintain(log, clock.now())
+    assert len(files(again)) == 2
+
+
+def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = ChangeLog(tmp_path / "log", "t")
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
+    apply(sink, 1, {"id": [1]})
+    sink.maintain(log, 1)
+    shutil.rmtree(f"{sink.path}/t")
+    sink.maintain(log, 10)
+    assert "upkeep failed" in caplog.text
+
+
+def test_the_delta_log_of_many_commits_is_read_from_a_checkpoint(sink: MirrorSink) -> None:
+    for offset in range(1, 23):
+        apply(sink, offset, {"id": ids(range(offset, offset + 1))})
+    assert list(Path(sink.path, "t", "_delta_log").glob("*.checkpoint.parquet"))
+    apply(MirrorSink("lake", path=sink.path), 22, {"id": [99]})
+    assert held(sink).column("id").to_pylist() == list(range(1, 23))
+
+
+# -- as a user has it --------------------------------------------------------------------------------------------------
+
+MIRROR = '[sinks.lake]\nformat = "delta"\nmode = "mirror"\npath = "lake"\n'
+TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL)"
+
+
+def project(db: SQLiteFile, more: str, table: str = TABLE) -> Path:
+    db.connection.execute(table)
+    path = db.path.parent.parent / "sidecar.toml"
+    path.write_text(f'[source]\nurl = "{db.url}"\n[tables.t]\n{more}')
+    return path
+
+
+def insert(connection: sqlite3.Connection, key: int, value: str) -> None:
+    connection.execute("INSERT INTO t VALUES (?, ?, '2024-05-01 10:00:00', '2024-05-01 10:00:00')", (key, value))
+
+
+def test_a_mirror_without_a_transform_needs_no_spark(
+    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project(sqlite_db, MIRROR)
+    insert(sqlite_db.connection, 1, "a")
+
+    def none(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("sidecar.spark.session", none)
+    with sidecar.open(path) as sc:
+        assert sc.run(once=True) == 0
+        sqlite_db.connection.execute("UPDATE t SET v = 'b', updated_at = '2024-05-01 11:00:00'")
+        assert sc.run(once=True) == 0
+    found = held(MirrorSink("lake", path=str(tmp_path / "lake")))
+    assert found.column_names == ["id", "v", "created_at", "updated_at"]
+    assert found.column("v").to_pylist() == ["b"]
+
+
+def test_a_transform_shapes_a_mirror_and_must_keep_its_key(
+    spark: SparkSession, sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    path = project(sqlite_db, MIRROR + 'transform = "mirror_shapes:shape"\n')
+    (tmp_path / "mirror_shapes.py").write_text(
+        "from pyspark.sql import functions as F\n"
+        "def shape(frame):\n    return frame.withColumn('v', F.upper('v')).drop('created_at')\n"
+        "def broken(frame):\n    return frame.withColumnRenamed('id', 'key')\n"
+        "def bare(frame):\n    return frame.drop('_origin')\n"
+    )
+    insert(sqlite_db.connection, 1, "a")
+    with sidecar.open(path) as sc:
+        assert sc.run(spark, once=True) == 0
+    assert held(MirrorSink("lake", path=str(tmp_path / "lake"))).to_pylist()[0] == {
+        "id": 1, "v": "A", "updated_at": "2024-05-01 10:00:00",
+    }  # fmt: skip
+    frame = spark.createDataFrame(changes(1, {"id": [1], "v": ["a"]}))
+    for function, said in (("broken", '"id", a column of the key.*must keep|"id"'), ("bare", '"_origin"')):
+        sink = MirrorSink("pond", f"mirror_shapes:{function}", tmp_path, path=str(tmp_path / "pond"))
+        with pytest.raises(SettingsError, match=said):
+            sink.write(frame, batch(1), VERSION)
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "said"),
+    [
+        (TABLE, MIRROR.replace('"delta"', '"parquet"'), 'write format = "delta"'),
+        (TABLE, MIRROR + 'history = true\non_delete = "mark"\n', "deleted rows stay anyway"),
+        (TABLE, MIRROR.replace('"mirror"', '"append"') + "history = true\n", '"history" is for mode = "mirror"'),
+        (TABLE.replace("v TEXT", "_Valid_To TEXT"), MIRROR + "history = true\n", '"_Valid_To".*"_valid_to".*prefix'),
+        (
+            TABLE.replace("v TEXT", "_deleted_at TEXT"),
+            MIRROR + 'on_delete = "mark"\n',
+            '"_deleted_at".*metadata_prefix',
+        ),
+    ],
+)
+def test_settings_that_no_mirror_can_keep_are_refused_at_the_start(
+    sqlite_db: SQLiteFile, table: str, more: str, said: str
+) -> None:
+    path = project(sqlite_db, more, table)
+    with pytest.raises(SettingsError, match=said), sidecar.open(path) as sc:
+        _ = sc.tracked
+
+
+def test_a_mirror_is_read_by_its_tables_name(spark: SparkSession, sqlite_db: SQLiteFile) -> None:
+    path = project(sqlite_db, MIRROR)
+    with sidecar.open(path) as sc:
+        assert sc.run(once=True) == 0
+        with pytest.raises(SinkError, match="no Delta table yet"):
+            sc.mirror(spark, "t")
+        insert(sqlite_db.connection, 1, "a")
+        assert sc.run(once=True) == 0
+        assert [(r["id"], r["v"]) for r in sc.mirror(spark, "t").collect()] == [(1, "a")]
+        with pytest.raises(SettingsError, match='"u" is not followed'):
+            sc.mirror(spark, "u")
