@@ -33,7 +33,7 @@ from sidecar.errors import SinkError
 from sidecar.evolution import conformed
 from sidecar.files import sync
 from sidecar.folding import NEVER, TIME, After, Changes, Held
-from sidecar.newest import Integers
+from sidecar.newest import Integers, taken
 
 HOUR = 3_600_000_000
 _AT_ONCE = min(4, os.cpu_count() or 1)
@@ -259,7 +259,7 @@ class DeltaMirror:
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             added = [file for files in pool.map(rewrite, touched.tolist()) for file in files]
-        added += self._fresh(rows.filter(pa.array(homes < 0)), schema)
+        added += self._fresh(taken(rows, np.flatnonzero(homes < 0)), schema)
         removed = [
             RemoveAction(file.path, True, self._now(), file.size, {})
             for file in (found.files[number] for number in touched.tolist())
@@ -289,7 +289,8 @@ class DeltaMirror:
         """Write *rows* to files of their own, in the order of the key where it has one."""
         writer = Writer(self._files, schema, self.owner.key)
         with contextlib.suppress(pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            rows = rows.take(pc.sort_indices(rows.select(self.owner.key), [(n, "ascending") for n in self.owner.key]))
+            order = pc.sort_indices(rows.select(self.owner.key), [(name, "ascending") for name in self.owner.key])
+            rows = taken(rows, order.to_numpy())
         writer.write(rows)
         return writer.close()
 

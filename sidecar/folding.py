@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sidecar.evolution import conformed
 from sidecar.keys import Keys
 from sidecar.model import DELETE
-from sidecar.newest import BACKFILL, Integers, Named, last_of_each, ordered
+from sidecar.newest import BACKFILL, Integers, Named, last_of_each, ordered, taken
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -69,7 +69,7 @@ def replaced(changes: Changes, held: Held) -> After:
     """Type 1: of each key its newest row, none where that is deleted. The held rows' content plays no part."""
     newest = last_of_each(changes.codes)
     newest = newest[~changes.are_deletes[newest]]
-    return After(np.ones(len(held.codes), bool), changes.rows.take(newest), changes.codes[newest])
+    return After(np.ones(len(held.codes), bool), taken(changes.rows, newest), changes.codes[newest])
 
 
 def marked(changes: Changes, held: Held) -> After:

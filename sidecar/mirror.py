@@ -100,7 +100,8 @@ class MirrorSink(Common):
                     "the sink another name and path: that one begins anew"
                 )
             table.evolve(wanted, [column.name for column in own])
-            changes = changes.filter(pc.greater(changes.column(named.version), applied))
+            if applied >= batch.first:
+                changes = changes.filter(pc.greater(changes.column(named.version), applied))
             columns = pa.schema([f for f in table.schema() if f.name not in {column.name for column in own}])
             kind = KINDS[self.kind]
             table.apply(Changes(changes, named, batch.key, columns), kind.rule, batch.last, whole=kind.whole)

@@ -80,7 +80,17 @@ def ordered(changes: pa.Table, named: Named) -> pa.Table:
         "deletes": pc.equal(changes.column(named.change_type), DELETE),
     }
     table = pa.table({name: column.cast(pa.int64()) for name, column in ranks.items()})
-    return changes.take(pc.sort_indices(table, sort_keys=[(name, "ascending") for name in ranks]))
+    return taken(changes, pc.sort_indices(table, sort_keys=[(name, "ascending") for name in ranks]).to_numpy())
+
+
+def taken(rows: pa.Table, places: npt.NDArray[np.integer]) -> pa.Table:
+    """Return the rows of *rows* at *places*: itself where these are all, in their order, as they are for a first load.
+
+    Each copy of a batch that is not made is a large one.
+    """
+    if len(places) == len(rows) and bool((np.diff(places) == 1).all()):
+        return rows
+    return rows.take(pa.array(places))
 
 
 def last_of_each(codes: Integers) -> Integers:
