@@ -60,7 +60,7 @@ class Jobs:
     ) -> None:
         self._sidecar, self._stop, self._failed, self._looked_anew = sidecar, stop, failed, looked_anew
         self._session = session
-        self.requests = Requests(sidecar.settings.state.path)
+        self.requests = Requests(sidecar.settings.state.path, sidecar.clock)
         self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
@@ -85,6 +85,10 @@ class Jobs:
         if tracked.consistent and self._copying is not None and tracked.name in self._copied:
             return True
         return self._is_to_be_begun(tracked, mark)
+
+    def has_work(self, names: Iterable[str]) -> bool:
+        """Return whether a copy is being made, or one of *names* is to be backfilled."""
+        return self._copying is not None or bool(self.waiting(names))
 
     def waiting(self, names: Iterable[str] | None = None) -> list[Tracked]:
         """Return the tables, of *names* if given, that have a backfill under way or to be begun."""

@@ -11,13 +11,14 @@ import dataclasses
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from sidecar import codec, faults
+from sidecar.clock import SECOND, Clock
 from sidecar.errors import StateDamaged
 from sidecar.files import filename, make_folder, write_durably
 from sidecar.model import ALL, Among, Scope
@@ -26,6 +27,8 @@ Kind: TypeAlias = Literal["automatic", "requested", "refresh", "quarantined"]
 Ending: TypeAlias = Literal["done", "cancelled"]
 
 _WAITING, _RUNNING = ".json", ".running.json"
+_SETTLED = 2 * SECOND
+"""So long after a folder's change, the next one is sure to show in its time."""
 _KEPT = 20
 """So many ended backfills of a table are remembered."""
 
@@ -60,9 +63,10 @@ class Ended:
 class Requests:
     """The requests of one state folder. Any number of processes may make and cancel them; one begins and ends them."""
 
-    def __init__(self, state: Path) -> None:
-        self._root = state / "backfills"
+    def __init__(self, state: Path, clock: Clock | None = None) -> None:
+        self._root, self._clock = state / "backfills", clock
         self._folders: dict[str, str] = {}
+        self._listed: dict[str, tuple[int, list[Request]]] = {}
         self._known: dict[str, dict[str, Request]] = {}
 
     def tables(self) -> set[str]:
@@ -76,9 +80,19 @@ class Requests:
         # At each poll, so without Path: it takes longer to make one than to look.
         folder = self._folders.get(table) or self._folders.setdefault(table, str(self._root / filename(table)))
         try:
+            changed = os.stat(folder).st_mtime_ns  # noqa: PTH116
+            listed = self._listed.get(table)
+            if listed is not None and listed[0] == changed:
+                return list(listed[1])
             names = [n for n in os.listdir(folder) if n.endswith(_WAITING) and not n.startswith(".")]  # noqa: PTH208
         except FileNotFoundError:
-            names = []
+            changed, names = 0, []
+        found = self._loaded(table, folder, names)
+        if changed and self._clock is not None and self._clock.now() - changed // 1000 > _SETTLED:
+            self._listed[table] = changed, found
+        return list(found)
+
+    def _loaded(self, table: str, folder: str, names: Sequence[str]) -> list[Request]:
         if not names:
             self._known.pop(table, None)
             return []

@@ -94,11 +94,12 @@ class Runner:
         self._errors = {}
         self._jobs.new_round()
         results = {name: PollResult(name) for name in tracked if name in wanted}
-        try:
-            self._copy(None, results)
-        finally:
-            self._jobs.close()
-            self._delivery.close()
+        if self._jobs.has_work(wanted):
+            try:
+                self._copy(None, results)
+            finally:
+                self._jobs.close()
+                self._delivery.close()
         for name, result in results.items():
             result.join(self.catch_up(self.sidecar.tracked[name]))
             result.error = result.error or self._errors.get(name)

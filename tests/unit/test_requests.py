@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 
+from sidecar.clock import SECOND, SystemClock
 from sidecar.errors import StateDamaged
 from sidecar.model import ALL, Among, Scope
-from sidecar.requests import Requests
+from sidecar.requests import Request, Requests
 
 KEYS = Scope(among=Among(("id", "name"), ((2**60, "é"), (-1, "a,b"))))
 
@@ -112,3 +114,21 @@ def test_several_processes_ask_at_once(requests: Requests, tmp_path: Path) -> No
         assert process.exitcode == 0
     assert [r.scope.where for r in requests.open("t")] == [f"n = {at}" for at in range(4)]
     assert all(r.scope != ALL for r in requests.open("t"))
+
+
+def test_what_another_process_asks_for_is_seen_however_often_nothing_was(tmp_path: Path) -> None:
+    ours, theirs = Requests(tmp_path, SystemClock()), Requests(tmp_path)
+    folder = tmp_path / "backfills" / "t"
+    seen = 0
+    for age in (3600, 0, 3600, 0):
+        assert len(ours.open("t")) == seen
+        # An hour old: nothing can have come in the same moment, so the folder is not listed again.
+        folder.mkdir(parents=True, exist_ok=True)
+        then = SystemClock().now() / SECOND - age
+        os.utime(folder, (then, then))
+        assert [len(ours.open("t")) for _ in range(3)] == [seen] * 3
+        theirs.keep(Request(f"{seen}", "t", seen))
+        seen += 1
+        assert [r.id for r in ours.open("t")] == [f"{n}" for n in range(seen)]
+    ours.open("t").clear()
+    assert len(ours.open("t")) == seen
