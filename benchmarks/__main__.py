@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import (
     current,
     first_load,
+    freshness,
     idle,
     latency,
     memory,
@@ -44,6 +45,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer | list[Answer]]] = {
     "stream": stream.ask,
     "current": current.ask,
     "mirror": mirror.ask,
+    "freshness": freshness.ask,
     "tie": tie.ask,
 }
 LONG = {"tie"}

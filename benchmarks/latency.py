@@ -66,7 +66,7 @@ def ask(bench: Bench) -> Answer:
     with contextlib.ExitStack() as stack:
         for scheme in bench.sources:
             url = stack.enter_context(bench.copy(scheme, bench.large))
-            writer, rows = stack.enter_context(_writer(url)), {LIVE: _ROWS, "orders": bench.large}
+            writer, rows = stack.enter_context(writer_to(url)), {LIVE: _ROWS, "orders": bench.large}
             for case in CASES:
                 contenders.append(_contender(bench, scheme, url, case, writer, rows[case.written], seconds))
         results = take_turns(contenders, min(bench.runs, MOST), warm=0, say=bench.say)
@@ -87,14 +87,14 @@ def _contender(bench: Bench, scheme: str, url: str, case: Case, write: Writer, r
         nonlocal turn
         turn += 1
         with bench.scratch() as folder:
-            return _measured(folder, url, case, write, _keys(rows, int(seconds * RATE), turn))
+            return _measured(folder, url, case, write, spread_keys(rows, int(seconds * RATE), turn))
 
     quiet = f"{NAMES[scheme]}: {CASES[0].name}"
     name = f"{NAMES[scheme]}: {case.name}"
     return Contender(name, run, None if name == quiet else quiet)
 
 
-def _keys(rows: int, count: int, turn: int) -> Sequence[int]:
+def spread_keys(rows: int, count: int, turn: int) -> Sequence[int]:
     """Return keys spread over the table: of these, each is written once."""
     step = max(1, rows // count)
     return [1 + (n * step + turn) % rows for n in range(min(rows, count))]
@@ -110,7 +110,7 @@ def _measured(folder: Path, url: str, case: Case, write: Writer, keys: Sequence[
         first = [state / "log" / table for table in case.followed]
         # Spark starts once in a loop's life; what counts is how it goes on.
         first += [folder / "lake" / table for table in case.followed if case.sink]
-        _wait(process, said, lambda: all(any(where.glob("*.parquet")) for where in first))
+        wait_for(process, said, lambda: all(any(where.glob("*.parquet")) for where in first))
         CLOCK.sleep(SETTLED)
         committed: dict[int, float] = {}
         due = CLOCK.monotonic()
@@ -128,15 +128,15 @@ def _measured(folder: Path, url: str, case: Case, write: Writer, keys: Sequence[
             arrived.update(_arrivals(log, seen, committed))
             return len(arrived) == len(committed)
 
-        _wait(process, said, all_there)
+        wait_for(process, said, all_there)
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
     late = [arrived[key] - committed[key] for key in committed]
     polls = [int(m[2]) / 1000 for m in _POLLED.finditer(said.read_text(errors="replace")) if m[1] == case.written]
     parts = {"p50": statistics.median(late), "running": float(running)}
-    parts |= {"poll p50": statistics.median(polls), "poll p99": _most(polls)} if polls else {}
-    return Sample(_most(late), parts)
+    parts |= {"poll p50": statistics.median(polls), "poll p99": p99(polls)} if polls else {}
+    return Sample(p99(late), parts)
 
 
 def _arrivals(log: ChangeLog, seen: list[int], committed: dict[int, float]) -> Iterator[tuple[int, float]]:
@@ -153,12 +153,12 @@ def _arrivals(log: ChangeLog, seen: list[int], committed: dict[int, float]) -> I
                     yield key, written
 
 
-def _most(values: Sequence[float]) -> float:
+def p99(values: Sequence[float]) -> float:
     """Return the 99th percentile."""
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
-def _wait(process: subprocess.Popen[bytes], said: Path, done: Callable[[], bool]) -> None:
+def wait_for(process: subprocess.Popen[bytes], said: Path, done: Callable[[], bool]) -> None:
     until = CLOCK.monotonic() + PATIENCE
     while not done():
         if process.poll() is not None or CLOCK.monotonic() > until:
@@ -177,7 +177,7 @@ def _settings(folder: Path, url: str, case: Case) -> Path:
 
 
 @contextlib.contextmanager
-def _writer(url: str) -> Iterator[Writer]:
+def writer_to(url: str) -> Iterator[Writer]:
     """Make the small table beside the large one, and give what writes to both."""
     if url.startswith("sqlite"):
         lite = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=60)

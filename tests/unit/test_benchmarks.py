@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import (
     current,
+    freshness,
     idle,
     latency,
     loss,
@@ -163,6 +164,14 @@ def test_the_latency_of_a_loop_that_backfills_can_be_asked_for(bench: Bench, mon
     assert [r.against for r in answer.results] == [None, quiet, quiet]
     assert all({"p50", "running", "poll p50", "poll p99"} == set(r.parts) for r in answer.results)
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
+
+
+def test_how_fresh_a_mirror_is_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "SECONDS", 0.6)
+    monkeypatch.setattr(freshness, "SETTLED", 0.0)
+    answer = freshness.ask(bench)
+    assert [r.name for r in answer.results] == ["SQLite: a table of 1,000 rows", "SQLite: a table of 200 rows"]
+    assert all(0 < r.median <= r.parts["p99"] for r in answer.results)
 
 
 @pytest.mark.soak
