@@ -144,7 +144,7 @@ class MirrorSink(Common):
             from sidecar.delta_table import DeltaMirror, Owner
 
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            place = f"{self.path.rstrip('/')}/{filename(batch.table)}"
+            place = mirrored.place(self.path, batch.table)
             self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
         return self._tables[batch.table]
 
@@ -177,7 +177,7 @@ def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, M
         has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
         raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
     found = settings.sinks[sink]
-    return f"{(found.path or '').rstrip('/')}/{filename(tracked.name)}", found.options
+    return mirrored.place(found.path or "", tracked.name), found.options
 
 
 def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:

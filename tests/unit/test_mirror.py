@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import delta_files, log_records, mirror
+from sidecar import delta_files, log_records, mirror, mirrored
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock
 from sidecar.errors import SettingsError, SinkError
@@ -257,6 +258,15 @@ def test_a_type_that_is_another_is_named(sink: MirrorSink, before: pa.Array, aft
 def test_what_a_delta_table_cannot_hold_is_named(sink: MirrorSink, column: dict[str, Any], said: str) -> None:
     with pytest.raises(SinkError, match=said):
         apply(sink, 1, {"id": [1]} | column)
+
+
+@pytest.mark.parametrize("name", ["two words", "a/b", "größe", "_hidden", "100%", "a=b"])
+def test_a_table_of_any_name_has_a_mirror(sink: MirrorSink, name: str) -> None:
+    for offset in (1, 2):
+        sink.apply(changes(offset, {"id": [offset]}), dataclasses.replace(batch(offset), table=name), VERSION)
+        sink = MirrorSink("lake", path=sink.path)
+    assert len(pq.read_table(mirrored.place(sink.path, name))) == 2
+    assert [p.name for p in Path(sink.path).iterdir()] == [Path(mirrored.place("", name)).name]
 
 
 def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: MirrorSink) -> None:
