@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -190,7 +191,8 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
         raise SinkError(f"{place}: there is no Delta table yet; it is made when the sink gets its first changes")
     table = DeltaTable(place, storage_options=dict(options or {}) or None)
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
-    paths = table.file_uris()
+    # As URIs, which Spark would take for names.
+    paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 

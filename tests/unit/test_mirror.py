@@ -291,6 +291,12 @@ def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: Mi
         assert [[(row[n], None) for n in ODD] for row in rows[:2]] == list(expected)
 
 
+def test_a_mirror_is_read_wherever_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "100% größe"))
+    apply(sink, 1, {"id": [1, 2]})
+    assert mirror.dataframe(spark, f"{sink.path}/t").count() == 2
+
+
 # -- upkeep ------------------------------------------------------------------------------------------------------------
 
 
