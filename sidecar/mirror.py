@@ -119,18 +119,24 @@ class MirrorSink(Common):
         table = self._tables.get(log.table)
         if table is None or now < self._due.get(log.table, 0):
             return
+        try:
+            self._maintain(table, log, now)
+        except Exception as error:
+            log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
+
+    def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:
         name = f"{SCHEDULE}/{filename(self.name)}.json"
         record = log_records.read(log, name) or {}
         last = min(int(record.get("maintained", now)), now)
-        if record and now >= last + self.compact_every:
-            try:
+        is_due = bool(record) and now >= last + self.compact_every
+        last = now if is_due else last
+        try:
+            if is_due:
                 joined, removed = table.maintain(self.vacuum_after)
                 log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
-            except Exception as error:
-                log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
-            last = now
-        log_records.write(log, name, {"maintained": last})
-        self._due[log.table] = last + self.compact_every
+        finally:
+            log_records.write(log, name, {"maintained": last})
+            self._due[log.table] = last + self.compact_every
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""

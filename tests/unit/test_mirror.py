@@ -333,6 +333,18 @@ def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     assert "upkeep failed" in caplog.text
 
 
+def test_a_record_of_upkeep_that_cannot_be_read_is_said_and_is_no_failure_of_the_sink(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = ChangeLog(tmp_path / "log", "t")
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
+    log_records.write(log, "_mirrors/lake.json", {})
+    (log.folder / "_mirrors" / "lake.json").write_text("{")
+    apply(sink, 1, {"id": [1]})
+    sink.maintain(log, 1)
+    assert "upkeep failed" in caplog.text
+
+
 def test_the_delta_log_of_many_commits_is_read_from_a_checkpoint(sink: MirrorSink) -> None:
     for offset in range(1, 23):
         apply(sink, offset, {"id": ids(range(offset, offset + 1))})
