@@ -20,6 +20,7 @@ from sidecar import delta_files, log_records, mirror, mirrored
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock
 from sidecar.errors import SettingsError, SinkError
+from sidecar.files import sync
 from sidecar.mirror import MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
@@ -321,6 +322,24 @@ def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_pa
     apply(again, 7, {"id": ids(range(7, 8))})
     again.maintain(log, clock.now())
     assert len(files(again)) == 2
+
+
+def test_all_that_a_table_consists_of_is_forced_to_the_disk(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[Path] = set()
+
+    def remembering(path: Path) -> None:
+        sync(path)
+        synced.add(path)
+
+    monkeypatch.setattr("sidecar.delta_table.sync", remembering)
+    for offset in (1, 2):
+        apply(sink, offset, {"id": [offset]})
+    apply(sink, 3, {"id": [3], "v": ["a"]})
+    sink._tables["t"].maintain(10**12)
+    folder = Path(sink.path, "t")
+    commits = set(folder.glob("_delta_log/*.json"))
+    assert len(commits) > 5, "the table was made, got its rows and a column, and was compacted"
+    assert commits | {Path(path) for path in files(sink)} | {folder, folder / "_delta_log"} <= synced
 
 
 def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
