@@ -96,6 +96,7 @@ class DeltaMirror:
         self._options = dict(options)
         self._files = _file_system(self.place, self._options)
         self._table: Any = None
+        self._settled = -1
 
     # -- whose it is, and how far it has come --------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class DeltaMirror:
             faults.point("mirror-created")
         table = DeltaTable(self.place, storage_options=self._options or None)
         self._must_be_ours(table.metadata().configuration)
-        self._table = table
+        self._table, self._settled = table, table.version() - 1
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
@@ -312,11 +313,24 @@ class DeltaMirror:
         marks = [] if through is None else [Transaction(self.owner.app, through)]
         commit = CommitProperties(app_transactions=marks)
         self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let what has been committed since the last time survive a power cut: delta-rs leaves that to others."""
         self._table.update_incremental()
-        if "://" not in self.place:
-            log = Path(self.place, "_delta_log")
-            sync(log / f"{self._table.version():020d}.json")
-            sync(log)
+        if "://" in self.place:
+            return
+        log, last = Path(self.place, "_delta_log"), self._table.version()
+        for version in range(self._settled + 1, last + 1):
+            with contextlib.suppress(FileNotFoundError):  # somebody else's, in a checkpoint by now
+                sync(log / f"{version:020d}.json")
+        sync(log)
+        sync(Path(self.place))
+        self._settled = last
+
+    def _paths(self) -> list[str]:
+        found: list[str] = pa.table(self._table.get_add_actions(flatten=True)).column("path").to_pylist()
+        return found
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
@@ -331,14 +345,13 @@ class DeltaMirror:
         before = self.schema()
         after = evolved(before, storable(schema, self.where), own, self.where)
         if after.is_wider:
-            paths = pa.table(self._table.get_add_actions(flatten=True)).column("path").to_pylist()
             none = np.array([], dtype=np.int64)
-            added = [file for path in paths for file in self._rewritten(path, before, after.schema, none, None)]
+            added = [file for path in self._paths() for file in self._rewritten(path, before, after.schema, none, None)]
             faults.point("mirror-written")
             self._write(list(self._actions(added)), "overwrite", None, after.schema)
         elif after.added:
             self._table.alter.add_columns(Schema.from_arrow(pa.schema(after.added)).fields)
-            self._table.update_incremental()
+            self._settle()
         else:
             return
         faults.point("mirror-evolved")
@@ -348,11 +361,17 @@ class DeltaMirror:
     def maintain(self, keep: int) -> tuple[int, int]:
         """Join small files, and remove those that are of no version since *keep* microseconds; return how many each."""
         self._table.update_incremental()
+        before = set(self._paths())
         found = self._table.optimize.compact(target_size=delta_files.FILE_BYTES, max_concurrent_tasks=_AT_ONCE)
+        self._settle()
+        # Before those go that they stand in for.
+        for path in set(self._paths()) - before if "://" not in self.place else ():
+            sync(Path(self.place, path))
         faults.point("mirror-compacted")
         hours = -(-keep // HOUR)
         # Full: what a killed process has left behind is in no version.
         gone = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        self._settle()
         return int(found["numFilesRemoved"]), len(gone)
 
 

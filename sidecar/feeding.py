@@ -38,12 +38,14 @@ class Feeding:
             self._changed.wait_for(lambda: self._died is not None or not (self._wanted or self._is_busy))
             self._raise()
 
-    def close(self) -> None:
-        """Wait for what is under way; begin nothing else. Raises what it has died of."""
+    def close(self, *, waits: bool = True) -> None:
+        """Begin nothing else; wait for what is under way, unless told not to. Raises what it has died of."""
         with self._changed:
             self._is_over = True
             self._wanted.clear()
             self._changed.notify_all()
+        if not waits:
+            return
         if self._thread is not None:
             self._thread.join()
         self._raise()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from pathlib import Path
 from typing import Any
 
+from sidecar import storage
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
-from sidecar.files import make_folder, write_durably
 
 _IDENTITY = "_log.json"
 
@@ -26,14 +25,14 @@ def identity(log: ChangeLog) -> str:
     try:
         return str(found["id"])
     except (KeyError, TypeError) as error:
-        raise StateDamaged(f"{log.folder / _IDENTITY}: says no id. Restore it from a copy.") from error
+        raise StateDamaged(f"{log.at / _IDENTITY}: says no id. Restore it from a copy.") from error
 
 
 def read(log: ChangeLog, name: str) -> Any:
-    """Return what the record *name* says, None if there is none."""
-    path = log.folder / name
+    """Return what the record *name* says, None if there is none; StateUnavailable where a store gives no answer."""
+    path = log.at / name
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -42,10 +41,6 @@ def read(log: ChangeLog, name: str) -> Any:
 
 def write(log: ChangeLog, name: str, value: Any) -> None:
     """Make the record *name* say *value*, durably."""
-    path = log.folder / name
-    make_folder(path.parent)
-    write_durably(path, lambda aside: _write(aside, json.dumps(value)))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    path = log.at / name
+    storage.make_folder(path.parent)
+    storage.write_text(path, json.dumps(value))

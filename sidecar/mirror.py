@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -118,18 +119,24 @@ class MirrorSink(Common):
         table = self._tables.get(log.table)
         if table is None or now < self._due.get(log.table, 0):
             return
+        try:
+            self._maintain(table, log, now)
+        except Exception as error:
+            log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
+
+    def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:
         name = f"{SCHEDULE}/{filename(self.name)}.json"
         record = log_records.read(log, name) or {}
         last = min(int(record.get("maintained", now)), now)
-        if record and now >= last + self.compact_every:
-            try:
+        is_due = bool(record) and now >= last + self.compact_every
+        last = now if is_due else last
+        try:
+            if is_due:
                 joined, removed = table.maintain(self.vacuum_after)
                 log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
-            except Exception as error:
-                log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
-            last = now
-        log_records.write(log, name, {"maintained": last})
-        self._due[log.table] = last + self.compact_every
+        finally:
+            log_records.write(log, name, {"maintained": last})
+            self._due[log.table] = last + self.compact_every
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
@@ -144,7 +151,7 @@ class MirrorSink(Common):
             from sidecar.delta_table import DeltaMirror, Owner
 
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            place = f"{self.path.rstrip('/')}/{filename(batch.table)}"
+            place = mirrored.place(self.path, batch.table)
             self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
         return self._tables[batch.table]
 
@@ -177,7 +184,7 @@ def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, M
         has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
         raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
     found = settings.sinks[sink]
-    return f"{(found.path or '').rstrip('/')}/{filename(tracked.name)}", found.options
+    return mirrored.place(found.path or "", tracked.name), found.options
 
 
 def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -190,7 +197,8 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
         raise SinkError(f"{place}: there is no Delta table yet; it is made when the sink gets its first changes")
     table = DeltaTable(place, storage_options=dict(options or {}) or None)
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
-    paths = table.file_uris()
+    # As URIs, which Spark would take for names.
+    paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 

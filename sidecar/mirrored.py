@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from sidecar.errors import SettingsError
+from sidecar.files import filename
 from sidecar.model import HISTORY, MARK, Tracked
 
 KindName: TypeAlias = Literal["current", "marked", "history"]
@@ -36,6 +37,14 @@ def own_names(kind: str, prefix: str) -> tuple[str, ...]:
     """Return the names of the columns that a mirror of *kind* has beside the source's."""
     names: dict[str, tuple[str, ...]] = {"history": HISTORY, "marked": MARK}
     return tuple(prefix + name for name in names.get(kind, ()))
+
+
+def place(path: str, table: str) -> str:
+    """Return where the mirror of *table* is, of a sink with this *path*: as any sink's folder, but `~20` for a blank.
+
+    delta-rs takes `%20` in a path for a blank, in some of its steps, and so cannot find what it has written there.
+    """
+    return f"{path.rstrip('/')}/{filename(table).replace('%', '~')}"
 
 
 def check(tracked: Tracked, sink: str, kind: str) -> None:

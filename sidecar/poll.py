@@ -271,8 +271,9 @@ def _page(
         after = dataclasses.replace(after, shape=progress.shape)
     good, aside = quarantine.sorted_out(fresh)
     offset = None
-    # What is told by content is known under its new number from this page alone, so the log holds it, rows or not.
-    if len(fresh) or (deliveries.count(remembered) and (same is not None or progress.silent)):
+    # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
+    # or not. Later segments speak of the new numbers and columns, and it must not be told by what was before.
+    if len(fresh) or deliveries.count(remembered):
         fits()
         number = after.offset + 1
         # Of the segment: whatever its rows are said to be, a backfill's chunks give way to them.

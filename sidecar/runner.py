@@ -79,10 +79,14 @@ class Runner:
                     self._round(interval)
         finally:
             self._jobs.close()
-            # Whoever asks a second time to stop does not wait for a batch.
-            if not isinstance(sys.exception(), KeyboardInterrupt):
-                self._feeding.close()
-            self._delivery.close()
+            # Whoever asks a second time to stop does not wait for a batch; and no other one is begun behind his back.
+            is_in_haste = isinstance(sys.exception(), KeyboardInterrupt)
+            if is_in_haste:
+                self.stop.set()
+            try:
+                self._feeding.close(waits=not is_in_haste)
+            finally:
+                self._delivery.close()
         return next((e.exit_code for e in (*self._errors.values(), *self._delivery.failures.values())), 0)
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:

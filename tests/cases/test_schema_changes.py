@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +247,23 @@ def test_what_is_written_to_a_new_column_within_the_same_second_arrives(tmp_path
     )
     assert [(r["id"], r["color"]) for r in project.poll()["items"]] == [(2, "red")]
     assert project.poll()["items"] == []
+
+
+def test_a_lost_database_does_not_repeat_what_was_there_before_a_column_came(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    sqlite_db.connection.executescript(ITEMS)
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {}})
+    project.poll()
+    sqlite_db.connection.execute("ALTER TABLE items ADD COLUMN color TEXT")
+    assert project.poll()["items"] == []
+    sqlite_db.connection.execute("INSERT INTO items VALUES (3,'c','2024-05-01 10:02:00','2024-05-01 10:02:00',NULL)")
+    project.poll()
+    with sidecar.open(project.path, read_only=True) as sc:
+        state = sc.settings.state.path
+    shutil.rmtree(state / "db")
+    assert project.poll()["items"] == []
+    assert [row["id"] for row in project.rows("items")] == [1, 2, 3]
 
 
 def test_a_column_that_comes_while_a_poll_is_interrupted_repeats_nothing(tmp_path: Path, sqlite_db: SQLiteFile) -> None:

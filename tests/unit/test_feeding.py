@@ -120,3 +120,34 @@ def test_polls_go_on_while_a_sink_takes_its_time(
     import sinks_that_wait
 
     assert sorted(sinks_that_wait.taken) == [1, 2, 3, 4]
+
+
+def test_whoever_interrupts_a_run_waits_for_no_batch_and_no_other_is_begun(
+    spark: SparkSession, lists: Lists, tmp_path: Path, functions: Any, clock: FakeClock
+) -> None:
+    (tmp_path / "sinks_for_ever.py").write_text(WAITS)
+    source = lists.table("a", rows=runners.rows(clock, 1))
+
+    class Hasty(FakeClock):
+        def sleep(self, seconds: float, until: threading.Event | None = None) -> None:
+            import sinks_for_ever  # type: ignore[import-not-found]
+
+            super().sleep(seconds, until)
+            assert sinks_for_ever.begun.wait(60)
+            if len(source) == 2:
+                raise KeyboardInterrupt
+            source.extend(runners.rows(self, 2))
+
+    sink = '[tables.a]\n[sinks.slow]\nforeach = "sinks_for_ever:take"\n'
+    with runners.project(tmp_path, Hasty(clock.now()), sink) as opened:
+        with pytest.raises(KeyboardInterrupt):
+            opened.run(spark)
+        import sinks_for_ever
+
+        feeder = next(thread for thread in threading.enumerate() if thread.name == "sidecar-sinks")
+        assert sinks_for_ever.taken == []
+        sinks_for_ever.go_on.set()
+        feeder.join(10)
+        assert not feeder.is_alive()
+        assert opened.store.position("a", "slow").acknowledged == 1
+        assert opened.log("a").last() == 2

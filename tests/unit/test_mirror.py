@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import sqlite3
@@ -15,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import delta_files, log_records, mirror
+from sidecar import delta_files, log_records, mirror, mirrored
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock
 from sidecar.errors import SettingsError, SinkError
+from sidecar.files import sync
 from sidecar.mirror import MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
@@ -259,6 +261,15 @@ def test_what_a_delta_table_cannot_hold_is_named(sink: MirrorSink, column: dict[
         apply(sink, 1, {"id": [1]} | column)
 
 
+@pytest.mark.parametrize("name", ["two words", "a/b", "größe", "_hidden", "100%", "a=b"])
+def test_a_table_of_any_name_has_a_mirror(sink: MirrorSink, name: str) -> None:
+    for offset in (1, 2):
+        sink.apply(changes(offset, {"id": [offset]}), dataclasses.replace(batch(offset), table=name), VERSION)
+        sink = MirrorSink("lake", path=sink.path)
+    assert len(pq.read_table(mirrored.place(sink.path, name))) == 2
+    assert [p.name for p in Path(sink.path).iterdir()] == [Path(mirrored.place("", name)).name]
+
+
 def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: MirrorSink) -> None:
     import duckdb
     import polars
@@ -279,6 +290,12 @@ def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: Mi
         database.sql(query).to_arrow_table().to_pylist(),
     ):
         assert [[(row[n], None) for n in ODD] for row in rows[:2]] == list(expected)
+
+
+def test_a_mirror_is_read_wherever_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "100% größe"))
+    apply(sink, 1, {"id": [1, 2]})
+    assert mirror.dataframe(spark, f"{sink.path}/t").count() == 2
 
 
 # -- upkeep ------------------------------------------------------------------------------------------------------------
@@ -307,6 +324,24 @@ def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_pa
     assert len(files(again)) == 2
 
 
+def test_all_that_a_table_consists_of_is_forced_to_the_disk(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[Path] = set()
+
+    def remembering(path: Path) -> None:
+        sync(path)
+        synced.add(path)
+
+    monkeypatch.setattr("sidecar.delta_table.sync", remembering)
+    for offset in (1, 2):
+        apply(sink, offset, {"id": [offset]})
+    apply(sink, 3, {"id": [3], "v": ["a"]})
+    sink._tables["t"].maintain(10**12)
+    folder = Path(sink.path, "t")
+    commits = set(folder.glob("_delta_log/*.json"))
+    assert len(commits) > 5, "the table was made, got its rows and a column, and was compacted"
+    assert commits | {Path(path) for path in files(sink)} | {folder, folder / "_delta_log"} <= synced
+
+
 def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = ChangeLog(tmp_path / "log", "t")
     sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
@@ -314,6 +349,18 @@ def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     sink.maintain(log, 1)
     shutil.rmtree(f"{sink.path}/t")
     sink.maintain(log, 10)
+    assert "upkeep failed" in caplog.text
+
+
+def test_a_record_of_upkeep_that_cannot_be_read_is_said_and_is_no_failure_of_the_sink(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = ChangeLog(tmp_path / "log", "t")
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
+    log_records.write(log, "_mirrors/lake.json", {})
+    (log.folder / "_mirrors" / "lake.json").write_text("{")
+    apply(sink, 1, {"id": [1]})
+    sink.maintain(log, 1)
     assert "upkeep failed" in caplog.text
 
 
