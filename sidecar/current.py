@@ -111,7 +111,7 @@ def _plan(log: ChangeLog, as_of: int | str | datetime | None, described: Callabl
         raise _gone(log, f"offset {at}", floor)
     if at == floor:
         return _with_base(bases.load(log, at), described)
-    columns, since = segments.columns(log.path(at)), segments.metadata(log.path(at)).schema_since
+    columns, since = segments.columns(log.file(at)), segments.metadata(log.file(at)).schema_since
     key = key_of(columns) or key_of(described())
     base = _base(log, known, at, since, key)
     start = base.offset if base is not None else _beginning(log, floor, found, at, since=since, key=key)

@@ -43,6 +43,7 @@ class _Bounds:
     least: dict[str, Any] = field(default_factory=dict)
     most: dict[str, Any] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)
+    unsaid: set[str] = field(default_factory=set)
 
     def add(self, data: pa.Table, key: Iterable[str]) -> None:
         self.rows += len(data)
@@ -51,14 +52,19 @@ class _Bounds:
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if not (_is_bounded(column.type) or (pa.types.is_string(column.type) and name in key)):
                 continue
-            found = pc.min_max(column)
-            for bounds, value, better in ((self.least, found["min"], min), (self.most, found["max"], max)):
-                if (plain := value.as_py()) is not None:
+            try:
+                found = pc.min_max(column).as_py()
+            except (OverflowError, ValueError):
+                # A time of before the year 1, or after 9999, which Python has no word for.
+                self.unsaid.add(name)
+                continue
+            for bounds, plain, better in ((self.least, found["min"], min), (self.most, found["max"], max)):
+                if plain is not None:
                     bounds[name] = better(bounds[name], plain) if name in bounds else plain
 
     def json(self) -> str:
         bounds = [(name, value) for found in (self.least, self.most) for name, value in found.items()]
-        vague = {name for name, value in bounds if _is_vague(value)}
+        vague = self.unsaid | {name for name, value in bounds if _is_vague(value)}
         return json.dumps(
             {
                 "numRecords": self.rows,

@@ -20,7 +20,7 @@ class Keys:
         self._pairs: list[pa.Array] = []
         codes: Integers | None = None
         for name in self.columns:
-            column = data.column(name).combine_chunks()
+            column = _alike(data.column(name).combine_chunks())
             values = pc.unique(column)
             self._values.append(values)
             own = _places(column, values)
@@ -41,7 +41,7 @@ class Keys:
         """Return the number of each key of *data*, -1 for those that are not among these."""
         codes: Integers | None = None
         for at, (name, values) in enumerate(zip(self.columns, self._values, strict=True)):
-            own = _places(data.column(name), values)
+            own = _places(_alike(data.column(name)), values)
             if codes is None:
                 codes = own
             else:
@@ -50,6 +50,11 @@ class Keys:
                 codes = _places(pa.array(both), self._pairs[at - 1])
         assert codes is not None, "a key has a column"
         return codes
+
+
+def _alike(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return *column* with one zero: a source's unique key holds -0.0 and 0.0 for the same, Arrow does not."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _places(column: pa.Array | pa.ChunkedArray, values: pa.Array) -> Integers:

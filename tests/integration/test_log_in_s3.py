@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import sidecar
 from sidecar import turns
@@ -27,6 +29,7 @@ def settings(folder: Path, s3: Store, url: str, more: str = "") -> Path:
     path.write_text(
         f'[source]\nurl = "{url}"\n[state]\npath = "state"\n{more}{s3.settings}[tables.orders]\n'
         '[sinks.lake]\nformat = "parquet"\npath = "lake"\n'
+        '[sinks.copy]\nformat = "delta"\nmode = "mirror"\npath = "copy"\n'
     )
     return path
 
@@ -61,6 +64,9 @@ def test_a_log_in_s3_goes_the_whole_way_to_a_sink_and_shows_no_secret(
         run()
         change(2.0, 1, 2, 3)
         run()
+        with sidecar.open(path, clock=clock, read_only=True) as sc:
+            told = sc.current(spark, "orders")
+            assert (told.count(), told.where("total = 2.0").count()) == (50, 3)
         shutil.rmtree(tmp_path / "state" / "db")
         change(3.0, 3, 4)
         settings(tmp_path, s3, sqlite_db.url, 'retention = "5m"\n')
@@ -70,6 +76,10 @@ def test_a_log_in_s3_goes_the_whole_way_to_a_sink_and_shows_no_secret(
         assert len(lake) == 55, "each change is in the sink, and once"
         newest = {row["id"]: row["total"] for row in sorted(lake, key=lambda row: row["_commit_version"])}
         assert newest == dict(write("SELECT id, total FROM orders").fetchall())
+
+        copy = pa.table(DeltaTable(str(tmp_path / "copy" / "orders")).to_pyarrow_table()).to_pylist()
+        assert {row["id"]: row["total"] for row in copy} == newest
+        assert len(copy) == 50
 
         names = s3.names("logs/orders")
         assert "logs/orders/_floor.json" in names, "retention has dropped what the sink has"
@@ -99,8 +109,6 @@ def test_chunks_that_executors_read_come_through_the_store(tmp_path: Path) -> No
 
 
 def _some(folder: Path) -> Path:
-    import pyarrow as pa
-
     path = folder / "some.parquet"
     pq.write_table(pa.table({"id": [1, 2, None], "text": ["a", None, "ß"]}), path)
     return path

@@ -173,6 +173,23 @@ def test_only_files_that_hold_a_changed_key_are_written_anew(sink: MirrorSink) -
     assert len(files(sink)) == 5
 
 
+def test_two_zeros_and_two_nans_are_one_key_each(sink: MirrorSink) -> None:
+    for offset, key in enumerate([0.0, float("nan"), -0.0, float("nan")], 1):
+        apply(sink, offset, {"id": [key], "v": [offset]})
+    both = changes(5, {"id": [0.0], "v": [5]}), changes(6, {"id": [-0.0], "v": [6]})
+    sink.apply(pa.concat_tables(both), batch(5, 6), VERSION)
+    assert sorted(held(sink).column("v").to_pylist()) == [4, 6]
+
+
+@pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_times_outside_of_the_years_that_python_knows_are_kept(sink: MirrorSink, type_: pa.DataType) -> None:
+    far = [-(10**6), 10**7] if type_ == pa.date32() else [-(10**17), 10**18]
+    for offset, value in enumerate([*far, 0, far[0]], 1):
+        apply(sink, offset, {"id": pa.array([value], pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)})
+    numbers = held(sink).column("id").cast(pa.int32() if type_ == pa.date32() else pa.int64())
+    assert numbers.to_pylist() == [far[0], 0, far[1]]
+
+
 @pytest.mark.parametrize(
     "values",
     [
