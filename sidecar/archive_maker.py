@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,34 +28,8 @@ if TYPE_CHECKING:
 SECONDS = 600.0
 """How long Java may take to write the archive; ten on a machine that does nothing else."""
 
-AFTER = 60.0
-"""Seconds into a run that goes on after which the archive is made: its first load has had the machine until then."""
-
 ROOM = 1 << 30
 """Bytes that must be free: an archive has 200 MB, and the work beside it some."""
-
-
-@contextlib.contextmanager
-def made_later(stop: threading.Event | None = None) -> Iterator[None]:
-    """Have the archive made if a session was started meanwhile and found none: soon, or at the end, out of the way.
-
-    Not once *stop* is set: who stops a program wants nothing of it to go on.
-    """
-
-    def make() -> None:
-        wanted = spark.archive()
-        if wanted is not None and (stop is None or not stop.is_set()) and wanted.is_wanted(SystemClock()):
-            wanted.make_aside()
-
-    later = threading.Timer(AFTER, make)
-    later.daemon = True
-    later.start()
-    try:
-        yield
-        # One that is being made already is not made twice: the second maker finds the folder held.
-        make()
-    finally:
-        later.cancel()
 
 
 def make(archive: Archive, clock: Clock) -> str | None:

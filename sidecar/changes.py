@@ -38,7 +38,9 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     prefix = tracked.metadata_prefix
     metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
     delivered = (
-        pa.field(c.name, c.arrow, metadata=(VARIANT if c.variant else {}) | (KEY if c.name in tracked.key else {}))
+        pa.field(
+            c.name, c.arrow, metadata=(VARIANT if c.variant else {}) | (KEY if c.name in tracked.key else {}) or None
+        )
         for c in tracked.columns
     )
     return pa.schema([*metadata, *delivered])
@@ -66,4 +68,6 @@ def check_schema(tracked: Tracked, log: ChangeLog) -> None:
         )
     renamed = {change.kind for change in found} >= {"added", "dropped"}
     hint = " (a renamed column looks like one that is gone and one that is new)" if renamed else ""
+    if any(change.kind == "added" for change in found) and not tracked.backfill_added:
+        hint += f". To have what is in the new column of older rows: sidecar backfill {tracked.name}"
     log_.warning("table=%s schema_changed: %s%s", tracked.name, told, hint)

@@ -13,7 +13,7 @@ import typer
 
 from sidecar.cli_backfill import backfill
 from sidecar.cli_export import export
-from sidecar.cli_parts import SETTINGS, Config, TableName, known_secrets, logged, opened, printed, stopping
+from sidecar.cli_parts import SETTINGS, Config, TableName, archiving, known_secrets, logged, opened, printed, stopping
 from sidecar.cli_position import schema, watermark
 from sidecar.errors import SidecarError
 
@@ -111,7 +111,7 @@ def run(
 
     Example: [bold]sidecar run --interval 30s[/bold], or in a crontab [bold]sidecar run --once[/bold]
     """
-    from sidecar import archive_maker, values
+    from sidecar import values
     from sidecar.console import LoadProgress
 
     try:
@@ -121,7 +121,7 @@ def run(
     with (
         opened(config, master=master) as sc,
         stopping() as stop,
-        archive_maker.made_later(stop),
+        archiving(stop),
         LoadProgress(sc.clock) as progress,
     ):
         code = sc.run(once=once, interval=seconds, stop=stop, on_step=progress)
@@ -198,10 +198,9 @@ def demo(
 
     Example: [bold]sidecar demo[/bold], then [bold]cd sidecar-demo[/bold] and [bold]sidecar changes orders[/bold]
     """
-    from sidecar import archive_maker
     from sidecar import demo as show
 
-    with archive_maker.made_later():
+    with archiving():
         code = show.run(folder)
     raise typer.Exit(code)
 

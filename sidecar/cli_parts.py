@@ -22,6 +22,9 @@ Config: TypeAlias = Annotated[Path, typer.Option("-c", "--config", help="The set
 TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="A followed table, as in the settings.")]
 SETTINGS = Path("sidecar.toml")
 
+ARCHIVED_AFTER = 60.0
+"""Seconds into a run that goes on after which the archive is made: its first load has had the machine until then."""
+
 _secrets: Secrets | None = None
 
 
@@ -86,7 +89,7 @@ def stopping() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        print("Stopping once this page is done; again to stop at once.", file=sys.stderr)
+        print("Stopping once what is under way is done; again to stop at once.", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -94,6 +97,35 @@ def stopping() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def archiving(stop: threading.Event | None = None) -> Iterator[None]:
+    """Have Spark's class-data archive made if a session was started meanwhile and found none: soon, or at the end.
+
+    Not once *stop* is set: who stops a program wants nothing of it to go on.
+    """
+
+    def make() -> None:
+        # A run that has not needed Spark has not imported what starts it.
+        if "sidecar.spark" not in sys.modules or (stop is not None and stop.is_set()):
+            return
+        from sidecar import spark
+        from sidecar.clock import SystemClock
+
+        wanted = spark.archive()
+        if wanted is not None and wanted.is_wanted(SystemClock()):
+            wanted.make_aside()
+
+    later = threading.Timer(ARCHIVED_AFTER, make)
+    later.daemon = True
+    later.start()
+    try:
+        yield
+        # One that is being made already is not made twice: the second maker finds the folder held.
+        make()
+    finally:
+        later.cancel()
 
 
 def printed(what: Any) -> None:

@@ -81,8 +81,7 @@ class SourceSettings(_Section):
 class StateSettings(_Section):
     """[state]: where the watermarks and the change log are, and how long segments are kept (None: for ever).
 
-    `log` is a folder, or an address in an object store, which `options` say how to reach; None: in `path`. `bases`:
-    before segments are dropped, the table is kept as it was after them.
+    `log`: a folder, or a store that `options` reach; None: in `path`. `bases`: of what is dropped, the table stays.
     """
 
     path: Folder = Field(default=Path(".sidecar"), validate_default=True)
@@ -340,6 +339,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         for sink in table.sinks or ():
             if sink not in settings.sinks:
                 yield f"[{name}] sinks: there is no [sinks.{sink}]{did_you_mean(sink, settings.sinks)}"
+    mirrors = ((section("sinks", n), s.path, s.tables) for n, s in settings.sinks.items() if s.mode == "mirror")
+    yield from mirrored.shared_places(mirrors)
 
 
 def _is_secret(loc: tuple[str | int, ...]) -> bool:

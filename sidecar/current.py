@@ -166,7 +166,9 @@ def moment(as_of: str | datetime) -> int:
     try:
         then = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
     except ValueError:
-        raise SettingsError(f'as of "{as_of}": is no time; write it as 2024-05-01T10:00:00Z') from None
+        raise SettingsError(
+            f'as of "{as_of}": is neither an offset nor a time; write a time as 2024-05-01T10:00:00Z'
+        ) from None
     if then.utcoffset() is None:
         raise SettingsError(f'as of "{as_of}": says no zone; write it as {then.isoformat()}Z, or with its offset')
     return clock.micros(then)

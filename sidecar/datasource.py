@@ -41,7 +41,8 @@ class SidecarDataSource(DataSource):
     """The changes of one table's log, with the columns that `Sidecar.dataframe` gives them.
 
     Options: `path`, the state's folder as `[state] path` names it, or what `[state] log` says; `table`; `since` and
-    `until`: only changes with `since < offset <= until`. Of a stream: `since` counts where there is no checkpoint yet;
+    `until`: only changes with `since < offset <= until`; without `since`, from the oldest that the log holds. Of a
+    stream: `since` counts where there is no checkpoint yet;
     `maxSegmentsPerTrigger` and `maxBytesPerTrigger` bound a batch; `consumer` names the query, and retention keeps what
     it has not had.
     """
@@ -54,7 +55,7 @@ class SidecarDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the newest columns as which the range can be read; SettingsError for options that make no sense."""
         asked = _Asked(self.options)
-        log = asked.log
+        log, _ = asked.log, asked.bounds
         last = log.last()
         newest = last if asked.until is None else min(last, asked.until)
         empty = newest <= max(asked.since or 0, log.floor())
@@ -74,7 +75,7 @@ class SidecarDataSource(DataSource):
         if given := [name for name in _STREAMS_ONLY if name in self.options]:
             raise SettingsError(f'format("sidecar"): {given[0]} is an option of readStream, not of read')
         log, columns = self._loaded()
-        since = asked.since or 0
+        since = log.floor() if asked.since is None else asked.since
         return LogReader(log, since, max(since, columns.newest), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

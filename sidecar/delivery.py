@@ -28,6 +28,9 @@ log_ = logging.getLogger("sidecar")
 BATCH_BYTES = 128 << 20
 """How much of the log makes a batch full: so what Spark holds at once does not grow with the table."""
 
+AGAIN = 60.0
+"""Seconds after which a failure that is still the same is said again."""
+
 _BATCH_SEGMENTS = 1_000
 
 
@@ -49,6 +52,7 @@ class Delivery:
         self._batch_bytes = batch_bytes
         self._own_spark = False
         self._starting = threading.Lock()
+        self._said: dict[tuple[str, str], float] = {}
 
     def wanting(self, tracked: Tracked) -> list[Sink]:
         """Return the sinks that *tracked* goes to."""
@@ -155,9 +159,12 @@ class Delivery:
             sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
 
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
+        before, now = self.failures.get((table, sink.name)), self._sidecar.clock.monotonic()
         self.failures[table, sink.name] = error
         self._sidecar.store.note(table, str(error))
-        log_.error("%s", error)
+        if str(before) != str(error) or now - self._said.get((table, sink.name), now) >= AGAIN:
+            self._said[table, sink.name] = now
+            log_.error("%s", error)
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""

@@ -161,6 +161,8 @@ def _envelope(feed: _Feed, keys: Sequence[str], source: Mapping[str, str | None]
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StringType
 
+    if isinstance(keys, str):
+        raise SettingsError(f'keys="{keys}": give a list, keys=["{keys}"]')
     change, offset, committed, origin = feed.metadata()
     backfilled, gone = origin == "backfill", change == DELETE
     row = F.struct(*(value.alias(name) for name, value in feed.row().items()))

@@ -77,7 +77,8 @@ def _merged(held: StructType, new: StructType, format_: str, where: str, *, is_e
 def _other(where: str, format_: str, name: str, before: DataType, after: DataType) -> SinkError:
     return SinkError(
         f'{where}: its {format_} files hold column "{name}" as {before.simpleString()}, and now it is '
-        f"{after.simpleString()}; they could not be read as one. Give the sink another path, or cast by a transform"
+        f"{after.simpleString()}; they could not be read as one. Cast the column by a transform, in a sink of another "
+        "name and path"
     )
 
 

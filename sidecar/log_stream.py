@@ -181,7 +181,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f'table "{self._log.table}": this query has had the changes up to offset {after}, and those up to '
                 f"{floor} are gone by retention. Give it a new checkpointLocation and since={floor}, and take the "
                 "state before that from a sink or a new backfill. So that it does not happen again, name the query by "
-                "the option consumer: retention then keeps what it has not had"
+                "the option consumer, a name of its own for each query: retention then keeps what it has not had"
             )
 
     # -- columns -------------------------------------------------------------------------------------------------------

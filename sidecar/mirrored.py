@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from sidecar.errors import SettingsError
@@ -31,6 +32,13 @@ def contradiction(mode: str, format_: str, said: Iterable[str], *, history: bool
     if history and on_delete == "mark":
         return 'with "history", deleted rows stay anyway, with the time in _valid_to; leave "on_delete" out'
     return None
+
+
+def shared_places(mirrors: Iterable[tuple[str, str | None, tuple[str, ...] | None]]) -> Iterator[str]:
+    """Yield what is wrong where two of *mirrors* (section, path, tables) keep one table; None: all tables."""
+    for (one, path, ours), (other, place, theirs) in itertools.combinations(mirrors, 2):
+        if path == place and (ours is None or theirs is None or set(ours) & set(theirs)):
+            yield f"[{other}] path: [{one}] keeps its mirrors there; give this one another"
 
 
 def own_names(kind: str, prefix: str) -> tuple[str, ...]:

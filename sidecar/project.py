@@ -131,11 +131,20 @@ class Sidecar:
 
         return Runner(self, spark, stop=stop, on_step=on_step).run(once=once, interval=interval)
 
-    def dataframe(self, spark: SparkSession, table: str, since: int = 0, until: int | None = None) -> DataFrame:
-        """Return *table*'s changes with `since < offset <= until` as a DataFrame; see `feed.dataframe`."""
+    def dataframe(
+        self, spark: SparkSession, table: str, since: int | None = None, until: int | None = None
+    ) -> DataFrame:
+        """Return *table*'s changes with `since < offset <= until` as a DataFrame; see `feed.dataframe`.
+
+        Without *since*: all that its log holds, which retention may have shortened.
+        """
         from sidecar import feed
 
         log = self.log(table)
+        since = log.floor() if since is None else since
+        for name, value in (("since", since), ("until", until)):
+            if value is not None and (type(value) is not int or value < 0):
+                raise SettingsError(f'table "{table}": {name}={value!r}: an offset is a whole number from 0 on')
         schema = log.schema()
         if schema is None:
             schema = self.described(table)

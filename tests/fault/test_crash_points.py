@@ -19,6 +19,7 @@ from sidecar import faults
 from tests.fault.harness import KILLED, PATIENCE, PostgresSource, Project, SQLiteSource, Writer, clean, holds
 from tests.fault.sink_points import MIRROR_POINTS, SINK_POINTS
 from tests.fault.test_backfill_points import ASKING_POINTS, COPYING_POINTS
+from tests.fault.test_bases_that_are_killed import BASE_POINTS
 from tests.servers import Database
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def test_every_point_that_the_code_passes_is_tried() -> None:
     passed = set(re.findall(r'faults\.point\("([\w-]+)"\)', code))
     assert passed <= set(faults.POINTS)
     ours = {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *QUARANTINE_POINTS}
-    assert {*ours, *COPYING_POINTS, *ASKING_POINTS, *SINK_POINTS, *MIRROR_POINTS} == passed
+    assert {*ours, *COPYING_POINTS, *ASKING_POINTS, *SINK_POINTS, *MIRROR_POINTS, *BASE_POINTS} == passed
 
 
 @pytest.mark.parametrize("name", POLL_POINTS)
