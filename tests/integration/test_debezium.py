@@ -159,6 +159,8 @@ def test_without_keys_there_is_no_key_column(spark: SparkSession, shop: Project)
         sidecar.debezium_json(feed(spark, shop), keys=[])
     with pytest.raises(SettingsError, match='did you mean "id"'):
         sidecar.debezium(feed(spark, shop), keys=["ID"])
+    with pytest.raises(SettingsError, match=r'give a list, keys=\["id"\]'):
+        sidecar.debezium(feed(spark, shop), keys="id")
 
 
 def test_a_stream_takes_the_same_form(spark: SparkSession, shop: Project, tmp_path: Path) -> None:

@@ -332,3 +332,13 @@ def test_a_form_that_there_is_not_names_those_there_are(tmp_path: Path, line: st
 @pytest.mark.parametrize("name", ["numeric", "infinity", "arrays", "json"])
 def test_defaults_say_nothing_of_columns_by_name(tmp_path: Path, name: str) -> None:
     assert f"[defaults] {name}: must be" in problem(tmp_path, f'{SOURCE}[defaults]\n{name} = {{ a = "string" }}')
+
+
+def test_two_mirrors_cannot_keep_one_table(tmp_path: Path) -> None:
+    one, other = (f'[sinks.{name}]\nmode = "mirror"\nformat = "delta"\npath = "lake"\n' for name in ("one", "other"))
+    said = problem(tmp_path, MINIMAL + one + other)
+    assert "[sinks.other] path: [sinks.one] keeps its mirrors there; give this one another" in said
+    config.load(write(tmp_path, MINIMAL + one + 'tables = ["a"]\n' + other + 'tables = ["b"]\n'))
+    shared = problem(tmp_path, MINIMAL + one + 'tables = ["a", "b"]\n' + other + 'tables = ["b"]\n')
+    assert "[sinks.one]" in shared
+    config.load(write(tmp_path, MINIMAL + one + other.replace('"lake"', '"pond"')))

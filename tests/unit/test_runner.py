@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import sidecar
-from sidecar import SettingsError, Sidecar
+from sidecar import LogTruncated, SettingsError, Sidecar
 from sidecar.clock import SECOND, FakeClock
+from sidecar.deliveries import NOTHING
 from sidecar.delivery import Delivery
 from sidecar.runner import Runner
 from sidecar.state import ConsumerPosition
@@ -114,6 +115,48 @@ def test_a_sink_that_fails_holds_no_other_and_gets_the_same_batch_again(
         functions.taken.clear()
         assert opened.run(spark, once=True) == 0
         assert functions.taken == []
+
+
+def test_a_failure_that_stays_the_same_is_said_once_a_minute(
+    lists: Lists,
+    clock: FakeClock,
+    tmp_path: Path,
+    functions: Any,
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lists.table("a", rows=rows(clock, 1))
+    lists.table("b")
+    functions.failing.add("first")
+    with project(tmp_path, clock, SINKS) as sc:
+        sc.poll()
+        delivery, said = Delivery(sc, spark, threading.Event()), list[int]()
+        for seconds in (0, 5, 50, 10, 5):
+            clock.advance(seconds)
+            delivery.deliver(sc.tracked["a"])
+            said.append(caplog.text.count("first is away"))
+        assert said == [1, 1, 1, 2, 2]
+        assert "first is away" in {s.table: s.error or "" for s in sc.status()}["a"]
+
+
+def test_the_feed_begins_with_the_oldest_change_that_is_there(
+    lists: Lists, clock: FakeClock, tmp_path: Path, spark: SparkSession
+) -> None:
+    table = lists.table("a", rows=rows(clock, 1))
+    with project(tmp_path, clock, "[tables.a]\n") as sc:
+        for _ in range(3):
+            sc.poll()
+            clock.advance(3600)
+            table.extend(rows(clock, len(table) + 1))
+        log, mark = sc.log("a"), sc.watermark("a")
+        assert mark is not None
+        log.drop(1, mark, NOTHING)
+        assert sorted(r["id"] for r in sc.dataframe(spark, "a").collect()) == [2, 3]
+        with pytest.raises(LogTruncated):
+            sc.dataframe(spark, "a", since=0)
+        for wrong in (-1, "1", 1.0, True):
+            with pytest.raises(SettingsError, match="an offset is a whole number from 0 on"):
+                sc.dataframe(spark, "a", since=wrong)  # type: ignore[arg-type]
 
 
 def test_a_log_of_many_segments_is_delivered_in_batches_that_are_bounded(
