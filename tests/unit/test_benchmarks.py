@@ -146,6 +146,7 @@ def test_idle_runs_can_be_asked_for(bench: Bench) -> None:
     assert not [p for p in bench.folder.iterdir() if p.name.startswith("run-")]
 
 
+@pytest.mark.soak
 def test_a_mirror_can_be_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "CHANGES", (10,))
     monkeypatch.setattr(mirror, "dlt_mirror", lambda _: None)
@@ -189,6 +190,7 @@ def test_a_peer_says_why_it_failed_and_what_memory_it_took(tmp_path: Path) -> No
         )
 
 
+@pytest.mark.soak
 def test_rows_of_one_timestamp_can_be_polled_killed_and_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tie, "LOOKBACK", 0.2)
     monkeypatch.setattr(tie, "PAGE", 10)
@@ -226,6 +228,7 @@ def test_a_copy_is_scored_by_what_it_lacks_what_is_old_in_it_and_what_came_twice
     assert loss.score("w", "p", truth, found, in_order=False).repeated is None
 
 
+@pytest.mark.soak
 def test_a_stream_s_batches_can_be_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:

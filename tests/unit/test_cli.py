@@ -448,7 +448,7 @@ def test_an_idle_run_starts_no_jvm_and_imports_nothing_large(shop: SQLiteFile, s
         file.write('[defaults]\nlookback = "1ms"\n[spark]\nmaster = "local[1]"\n')
     for _ in range(3):
         sidecar("run", "--once")
-        SystemClock().sleep(0.3)  # long after lookback: what has been seen is closed
+        SystemClock().sleep(1.0)  # long after lookback: what has been seen is closed
     code = (
         "import sys, sidecar.cli; code = sidecar.cli.execute(['run', '--once']); "
         "print(code, sorted({'pyspark', 'rich', 'psycopg', 'connectorx', 'pandas', 'pyarrow._fs'} & set(sys.modules)))"
