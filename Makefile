@@ -28,8 +28,9 @@ $(STAMP): pyproject.toml
 demo: install ## A sample shop database, changed while you watch
 	@$(BIN)/sidecar demo
 
+# In the order of tests/conftest.py, heaviest files first, and not of their numbers of tests.
 test: install ## Run the tests
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: install ## Check style, formatting and import layers
 	@$(BIN)/ruff check .

@@ -37,7 +37,7 @@ def make(archive: Archive, clock: Clock) -> str | None:
     with _alone(archive.folder) as alone:
         if not alone:
             return "another process makes one"
-        if archive.size() is not None:
+        if archive.is_sound():
             return None
         archive.sweep(clock)
         if shutil.disk_usage(archive.folder).free < ROOM:
@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> int:
         {"spark.driver.extraClassPath": order.get("extra", "")},
         os.environ,
     )
-    if archive is None or not (archive.size() or archive.is_wanted(clock)):
+    if archive is None or not (archive.is_sound() or archive.is_wanted(clock)):
         print("no archive is to be made here: there is no folder for it, or it is switched off, or has failed today")
         return 1
     reason = make(archive, clock)

@@ -3,7 +3,9 @@
 It is made by a process of its own, once a run has needed Spark and there was none (`archive_maker.py`), and kept in the
 user's cache folder under a key of all that it depends on: another Java, another Spark or another class path is another
 archive. Java looks at that as well, class by class, and goes without what does not fit, but it trusts a file to be
-whole. So a note beside it, written last, says how long it is: **the note is the commit**.
+whole. So a note beside it, written last, says how long it is: **the note is the commit**. And Java is told to compare
+checksums (a twentieth of a second): a disk that has lost a block would crash it. The note has one as well, by which an
+archive that is passed over for that is found out, and made anew.
 
 Whatever is in the way, Spark starts as it would without.
 """
@@ -20,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +44,8 @@ _ON_CLASS_PATH = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_D
 _EXTRA = "spark.driver.extraClassPath"
 _OWN = re.compile(r"-Xshare\b|SharedArchive|SharedClassList|ArchiveClassesAtExit|AOT(Cache|Mode|Configuration)")
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
-_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Environment variables from which Spark's driver takes options for Java."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,20 @@ class Archive:
         with contextlib.suppress(OSError):
             os.utime(self.note)
         files = f"{self.base}:{self.path}" if self.base.exists() else self.path
-        return f"-Xshare:auto {shlex.quote(f'-XX:SharedArchiveFile={files}')} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        quiet = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+        return f"-Xshare:auto {shlex.quote(f'-XX:SharedArchiveFile={files}')} -XX:+VerifySharedSpaces {quiet}"
+
+    def is_sound(self) -> bool:
+        """Return whether it is there, and every byte as it was written; that takes reading all of it."""
+        try:
+            about = json.loads(self.note.read_text(encoding="utf-8"))
+            return self.size() is not None and about["checksums"] == self._checksums()
+        except (OSError, ValueError, KeyError):
+            return False
 
     def is_wanted(self, clock: Clock) -> bool:
         """Return whether it is to be made: there is none, it has not failed just now, and there may be one."""
-        if self.size() is not None:
+        if self.is_sound():
             return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -113,7 +126,7 @@ class Archive:
         if base is not None:
             sync(self.base)
         made.replace(self.path)
-        self._write({"size": size, "base": base})
+        self._write({"size": size, "base": base, "checksums": self._checksums()})
 
     def fail(self, reason: str) -> None:
         """Keep others from trying what has failed, for a while."""
@@ -152,6 +165,9 @@ class Archive:
             # A process that has ended and nobody has waited for stays as a zombie while this one runs.
             threading.Thread(target=maker.wait, daemon=True).start()
 
+    def _checksums(self) -> list[int]:
+        return [_checksum(file) for file in (self.path, self.base) if file.exists()]
+
     def _about(self) -> dict[str, str]:
         return {"java": str(self.java), "jars": str(self.jars), "extra": self.extra}
 
@@ -167,7 +183,7 @@ def find(java: Path, jars: Path, config: Mapping[str, str], environment: Mapping
 
     That is where the user has taken class-data sharing into their own hands, or there is no folder for caches.
     """
-    own = [*(config.get(k, "") for k in _JAVA_OPTIONS), *(environment.get(k, "") for k in _JAVA_VARIABLES)]
+    own = [*(config.get(k, "") for k in _JAVA_OPTIONS), *(environment.get(k, "") for k in JAVA_VARIABLES)]
     folder = cache_folder(environment)
     off = environment.get(SWITCH, "").lower() in {"0", "false", "no", "off"}
     # Java takes a colon for the end of a first archive's name.
@@ -202,6 +218,14 @@ def has_base(java: Path) -> bool:
 
 def _size(path: Path) -> int | None:
     return path.stat().st_size if path.exists() else None
+
+
+def _checksum(file: Path) -> int:
+    found = 0
+    with file.open("rb") as read:
+        while part := read.read(1 << 20):
+            found = zlib.crc32(part, found)
+    return found
 
 
 def _of_java(java: Path) -> list[tuple[str, int, int]]:

@@ -6,9 +6,13 @@ one fails; writing to it does not, and would be taken for done.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.resources
 import pickle
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import SettingsError
@@ -59,7 +63,7 @@ def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
 def carried(work: Callable[[Any], str], order: object) -> Callable[[object], str]:
     """Return a function for an executor that calls *work* with *order*; it raises where another Sidecar is there.
 
-    Two versions may pickle the same thing otherwise, so versions are compared before the order is opened.
+    Two of them may pickle the same thing otherwise, so they are compared before the order is opened.
     """
     here, packed = installed(), pickle.dumps(order)
 
@@ -70,12 +74,23 @@ def carried(work: Callable[[Any], str], order: object) -> Callable[[object], str
     return carry
 
 
+@functools.cache
 def installed() -> str:
-    """Return which Sidecar this process has."""
+    """Return which Sidecar this process has: its version, and a digest of its modules, which tells two checkouts."""
+    digest = digest_of(importlib.resources.files(PACKAGE))
     try:
-        return version(PACKAGE)
+        return f"{version(PACKAGE)} ({digest})"
     except PackageNotFoundError:
-        return "unknown"
+        return f"one without a version ({digest})"
+
+
+def digest_of(package: Traversable) -> str:
+    """Return eight digits for what the modules of *package* say, wherever they are, a zip file included."""
+    found = hashlib.sha256()
+    # Those in folders are left out: a wheel has others there than a checkout.
+    for module in sorted((m for m in package.iterdir() if m.name.endswith(".py")), key=lambda m: m.name):
+        found.update(module.name.encode() + module.read_bytes())
+    return found.hexdigest()[:8]
 
 
 def check_version(driver: str, executor: str) -> None:
@@ -83,6 +98,6 @@ def check_version(driver: str, executor: str) -> None:
     if driver != executor:
         raise SettingsError(
             f'[backfill] engine = "spark": Sidecar is {driver} here, and {executor} in the Python that Spark\'s '
-            "executors run. Install the same version there (spark.pyspark.python, or PYSPARK_PYTHON, says which "
+            "executors run. Install the same one there (spark.pyspark.python, or PYSPARK_PYTHON, says which "
             'Python that is); or let the rows be read here: engine = "local"'
         )

@@ -56,7 +56,7 @@ def export(
     aside = output.absolute().with_name(f".{output.name}.parts")
     settings = sidecar.settings.spark
     conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-    session = spark.session(config=conf)
+    session = spark.session(config=conf, fast_start=settings.fast_start)
     try:
         for attempt in range(1, ATTEMPTS + 1):
             try:

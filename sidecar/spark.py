@@ -237,7 +237,7 @@ def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
 def _java_options(users: str, archived: str = "") -> str:
     """Return *users* options with Sidecar's before them: of two equal ones, Java takes the last."""
     found = [f"-Dlog4j2.configurationFile={_log4j2().as_uri()}", archived, users]
-    elsewhere = (os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
+    elsewhere = (os.environ.get(name, "") for name in class_archive.JAVA_VARIABLES)
     if not re.search(r"-XX:\+Use\w*GC\b", " ".join((users, *elsewhere))):
         # A fifth faster here than Java's own choice, and smaller. Given two collectors, Java would not start.
         found.insert(0, "-XX:+UseParallelGC")

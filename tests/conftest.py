@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 
 from sidecar.clock import FakeClock
+from tests import class_data
 from tests.servers import Database, NoServer, Server, any_server, fresh_database, icu_server
 
 if TYPE_CHECKING:
@@ -24,12 +26,33 @@ hypothesis.settings.load_profile("sidecar")
 
 # Of sessions that live for seconds: nothing is to be made for the next ones, nor taken from what a developer's have.
 os.environ.setdefault("SIDECAR_FAST_START", "false")
+os.environ.setdefault(class_data.JAVA_OPTIONS, class_data.ONE_COMPILER)
+
+# The files that take longest, those first for which no Spark is needed: its archive is under way meanwhile.
+HEAVIEST = (
+    *("fault/test_backfill_points.py", "property/test_promise.py", "integration/test_docs_spark.py"),
+    *("integration/test_cluster.py", "unit/test_spark_session.py", "integration/test_spark_backfill.py"),
+    *("fault/test_sinks_that_are_killed.py", "integration/test_fast_start.py", "integration/test_pipelines.py"),
+)
+FOLDER = Path(__file__).parent
 
 MARKS = {"pg": "postgres", "pg_server": "postgres", "pg_icu": "postgres", "pg_icu_server": "postgres", "spark": "spark"}
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Iterator[None]:
+    """Where processes are about to share the tests, have them share what Java needs to start sooner, too."""
+    shared = config.getoption("numprocesses", None) and not config.getoption("collectonly")
+    with class_data.under_way() if shared else contextlib.nullcontext():
+        return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they ask for, and leave out the long ones unless they are asked for."""
+    """Mark tests by the fixtures that they ask for, and leave out the long ones unless they are asked for.
+
+    The heaviest files come first, then those that need Spark: of two processes that take file by file, neither is then
+    left at the end with one that takes minutes.
+    """
     asked = bool(os.environ.get("SIDECAR_SOAK")) or "soak" in str(config.getoption("markexpr"))
     for item in items:
         for name in getattr(item, "fixturenames", ()):
@@ -37,6 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(MARKS[name])
         if item.get_closest_marker("soak") and not asked:
             item.add_marker(pytest.mark.skip(reason="takes minutes: set SIDECAR_SOAK=1, or say -m soak"))
+    weights = {FOLDER / file: number for number, file in enumerate(HEAVIEST)}
+    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: weights.get(item.path, len(weights) + (item.path not in with_spark)))
 
 
 @pytest.fixture

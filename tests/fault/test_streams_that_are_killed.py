@@ -31,7 +31,11 @@ def batches(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kills", "segments"), [(2, 30), pytest.param(20, 200, marks=[pytest.mark.soak, pytest.mark.timeout(3000)])]
+    ("kills", "segments"),
+    [
+        pytest.param(2, 30, marks=pytest.mark.timeout(900)),
+        pytest.param(20, 200, marks=[pytest.mark.soak, pytest.mark.timeout(3000)]),
+    ],
 )
 def test_a_stream_killed_and_restarted_delivers_every_change_once(
     spark: SparkSession, tmp_path: Path, kills: int, segments: int

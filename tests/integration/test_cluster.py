@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ import pytest
 import sidecar
 from sidecar import executors
 from sidecar import spark as sidecar_spark
+from tests import class_data
 from tests.conftest import SQLiteFile
 from tests.servers import Database, make
 
@@ -30,6 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 RUN = ("-c", "from sidecar.cli import main; main()", "run", "--once")
 ROWS = 2_000
+QUICK = f'[spark]\n"spark.executor.extraJavaOptions" = {json.dumps(os.environ[class_data.JAVA_OPTIONS])}\n'
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     found = environment() | {"SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_DAEMON_MEMORY": "256m"}
     # Small: three daemons that hardly do anything.
-    found |= {"SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    found |= {"SPARK_DAEMON_JAVA_OPTS": f"{os.environ[class_data.JAVA_OPTIONS]} -XX:+UseSerialGC"}
     deploy = "org.apache.spark.deploy"
     worker = ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0", master]
     with contextlib.ExitStack() as stack:
@@ -112,7 +116,7 @@ def held(path: Path) -> list[int]:
 
 def test_a_run_on_a_standalone_cluster_is_a_run_with_its_url(pg: Database, cluster: str, tmp_path: Path) -> None:
     fill(pg)
-    path = project(tmp_path, pg.reader_url, '[backfill]\nengine = "spark"\n')
+    path = project(tmp_path, pg.reader_url, f'[backfill]\nengine = "spark"\n{QUICK}')
     done = run(path, "--master", cluster)
     assert (done.returncode, done.stdout) == (0, f"t {ROWS} True\n"), done
     assert "backfill=done" in done.stderr
@@ -152,6 +156,18 @@ def test_executors_with_another_sidecar_are_told_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(executors, "installed", lambda: "0.0.1")
     with pytest.raises(sidecar.SettingsError, match=r"Sidecar is .* here, and 0\.0\.1 in the Python that Spark's"):
         work(0)
+
+
+def test_two_checkouts_of_one_version_are_not_the_same_sidecar(tmp_path: Path) -> None:
+    here = Path(executors.__file__).parent
+    there = tmp_path / "sidecar"
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("testing", "discovery", "__pycache__"))
+    assert f"({executors.digest_of(there)})" in executors.installed(), "as a wheel has it"
+    zipped = zipfile.Path(shutil.make_archive(str(tmp_path / "zip"), "zip", tmp_path, "sidecar"), "sidecar/")
+    assert executors.digest_of(zipped) == executors.digest_of(there)
+    with (there / "turns.py").open("a") as file:
+        file.write("# changed\n")
+    assert executors.digest_of(there) != executors.digest_of(here)
 
 
 def test_files_that_executors_write_are_counted(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import class_data
 from tests.conftest import SQLiteFile
 
 pytestmark = pytest.mark.timeout(900)
-
-ROOT = Path(__file__).parents[2]
-LOADED = "spark.driver.extraJavaOptions"
 
 SESSION = """
 import sys
@@ -30,14 +28,9 @@ close(spark)
 """
 
 
-def environment(folder: Path) -> dict[str, str]:
-    own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"), "SIDECAR_FAST_START": "true"}
-    return {**os.environ, **own, "PYTHONWARNINGS": "ignore"}
-
-
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    found = environment(folder)
+    found = class_data.environment(folder / "cache")
     return subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True, timeout=800, check=False)
 
 
@@ -53,20 +46,23 @@ def archives(folder: Path) -> list[Path]:
 
 
 def test_a_session_starts_from_the_archive_that_was_made_for_it(tmp_path: Path) -> None:
-    made = python(tmp_path, "-m", "sidecar.archive_maker")
-    assert (made.returncode, made.stderr) == (0, "")
+    (tmp_path / "aside").mkdir()
+    folder, said, complaints = class_data.made(tmp_path / "aside")
+    [archive] = (folder / "sidecar").glob("spark-*.jsa")
+    assert (said, complaints) == (f"{archive}: made\n", "")
+    # It is about to be damaged, and others may need it.
+    shutil.copytree(folder / "sidecar", tmp_path / "cache" / "sidecar")
     [archive] = archives(tmp_path)
-    assert made.stdout == f"{archive}: made\n"
     assert archived(tmp_path) > 10_000
     names = sorted(path.suffix for path in archive.parent.iterdir())
     assert names == ["", ".jsa", ".json"], "and nothing half made"
     again = python(tmp_path, "-m", "sidecar.archive_maker")
-    assert again.stdout == made.stdout
-    # One that is no archive is passed over without a word, and so is one that lacks its end.
+    assert (again.stdout, again.stderr, again.returncode) == (f"{archive}: made\n", "", 0)
+    # One that has lost a block on its disk is passed over without a word.
     archive.chmod(0o600)
-    archive.write_bytes(b"no archive")
-    about = json.loads(archive.with_suffix(".json").read_text())
-    archive.with_suffix(".json").write_text(json.dumps({**about, "size": 10}))
+    with archive.open("r+b") as file:
+        file.seek(archive.stat().st_size // 5)
+        file.write(bytes(1 << 16))
     assert archived(tmp_path) == 0
 
 

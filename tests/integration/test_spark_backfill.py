@@ -18,6 +18,7 @@ from sidecar import spark_copying
 from sidecar.model import Page
 from sidecar.poll import Step
 from sidecar.turns import Order
+from tests import class_data
 from tests.servers import Database, make
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ def spark_home(folder: Path) -> Path:
 )
 def test_executors_that_die_repeat_nothing(pg: Database, admin: Connection, tmp_path: Path, master: str) -> None:
     fill(admin)
-    path = project(tmp_path, pg.reader_url, more=f'[spark]\nmaster = "{master}"\n')
+    quick = f'"spark.executor.extraJavaOptions" = {json.dumps(class_data.ONE_COMPILER)}\n'
+    path = project(tmp_path, pg.reader_url, more=f'[spark]\nmaster = "{master}"\n{quick}')
     # Each Python worker dies in the middle of a turn, the tenth chunk lying there; another one begins that turn anew.
     done = by_process(path, SIDECAR_CRASH_AT="chunk-read:10", SPARK_HOME=str(spark_home(tmp_path)))
     # Where a task has one attempt, it is Sidecar that tries again.

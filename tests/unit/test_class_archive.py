@@ -65,6 +65,7 @@ def test_who_shares_class_data_themselves_or_wants_none_is_left_alone(machine: d
     assert found(machine, {options: "-XX:SharedArchiveFile=/mine.jsa"}) is None
     assert found(machine, {options: "-Xshare:off"}) is None
     assert found(machine, JDK_JAVA_OPTIONS="-XX:AOTCache=/mine.aot") is None
+    assert found(machine, SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/mine.jsa") is None
     assert found(machine, SIDECAR_FAST_START="false") is None
     assert found(machine, {options: "-Xmx2g -Dshare=x"}) is not None
     assert found({**machine, "jars": machine["jars"] / "none"}) is None
@@ -84,6 +85,20 @@ def test_only_a_whole_archive_is_used(machine: dict[str, Path]) -> None:
     commit(archive)
     archive.note.unlink()
     assert archive.options() == "", "the note is the commit"
+
+
+def test_one_that_is_damaged_is_made_anew(machine: dict[str, Path]) -> None:
+    archive, clock = there(machine), FakeClock(SystemClock().now())
+    archive.folder.mkdir(parents=True)
+    for damaged in (archive.path, archive.base):
+        archive.base.write_bytes(b"Java's own")
+        commit(archive)
+        assert "-XX:+VerifySharedSpaces" in archive.options(), "Java passes over one whose checksum is another"
+        assert not archive.is_wanted(clock)
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:-1] + b"?")
+        assert archive.options(), "what is looked at before each start is only how long it is"
+        assert archive.is_wanted(clock)
 
 
 def test_one_that_stands_on_another_is_used_with_it_or_not_at_all(machine: dict[str, Path]) -> None:

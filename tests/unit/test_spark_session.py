@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar import class_archive
 from sidecar import spark as sidecar_spark
 from sidecar.errors import SettingsError
 
@@ -171,13 +172,15 @@ def test_timestamps_are_written_for_every_reader(spark: SparkSession, tmp_path: 
 
 
 def test_a_collector_that_the_user_chose_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+    for name in class_archive.JAVA_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert "-XX:+UseParallelGC" in sidecar_spark._java_options("-Dx=1").split()
     assert sidecar_spark._java_options("-Dx=1").endswith(" -Dx=1")
     assert "ParallelGC" not in sidecar_spark._java_options("-XX:+UseG1GC -Dx=1")
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseZGC")
-    assert "ParallelGC" not in sidecar_spark._java_options("")
+    for name in class_archive.JAVA_VARIABLES:
+        with monkeypatch.context() as one:
+            one.setenv(name, "-XX:+UseZGC")
+            assert "ParallelGC" not in sidecar_spark._java_options("")
 
 
 def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:
