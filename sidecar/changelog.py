@@ -106,8 +106,9 @@ class ChangeLog:
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
-        if self._asked is not None and self._asked.offset == offset:
-            return self._asked
+        asked = self._asked  # another thread may ask as well
+        if asked is not None and asked.offset == offset:
+            return asked
         path = self._existing(offset)
         if path is None:
             return None
@@ -165,6 +166,15 @@ class ChangeLog:
             first, schema = segments.metadata(found[begin].file), segments.columns(found[begin].file)
             yield SchemaVersion(first.schema_version, first.offset, first.schema_since, first.committed, schema)
             found = found[:begin]
+
+    def alike(self, first: int, last: int) -> int:
+        """Return the last offset of those from *first* to *last* whose segments have the columns of *first*."""
+        found = [segment.file for segment in self.list(first - 1, last)]
+        version = segments.metadata(found[0]).schema_version
+        if segments.metadata(found[-1]).schema_version == version:
+            return last
+        # Versions only grow.
+        return first - 1 + bisect.bisect_right(found, version, key=lambda file: segments.metadata(file).schema_version)
 
     def columns(self, first: int) -> tuple[pa.Schema, int | None]:
         """Return the columns as which segment *first* and later ones can be read, and the last of those; None: all.

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, executors, faults, feed, log_records, storage
+from sidecar import consumers, executors, faults, feed, log_records, segments, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import SidecarError
 from sidecar.mirror import MirrorSink
-from sidecar.model import Tracked
+from sidecar.model import METADATA, Tracked
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 from sidecar.state import ConsumerPosition
 
@@ -138,6 +138,9 @@ class Delivery:
                 batch = dataclasses.replace(batch, log=log_records.identity(log), floor=log.floor())
                 if not replay:
                     batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
+                if isinstance(sink, MirrorSink):
+                    names = segments.columns(log.file(batch.last)).names[len(METADATA) :]
+                    batch = dataclasses.replace(batch, columns=tuple(names))
                 consumers.intend(log, store, sink.name, batch.last)
                 self._write(sink, log, batch, f"{tracked.metadata_prefix}commit_version")
                 faults.point("sink-committed")
@@ -168,10 +171,12 @@ class Delivery:
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
-        full = min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
-        size = 0
-        _, alike = log.columns(after + 1)
-        last = last if alike is None else min(last, alike)
+        full, size = self._batch_bytes, 0
+        _, readable = log.columns(after + 1)
+        last = last if readable is None else min(last, readable)
+        if isinstance(sink, MirrorSink):
+            # It must see each change of the columns, also of one that is taken back later.
+            full, last = min(full, sink.batch_bytes), log.alike(after + 1, last)
         for count, segment in enumerate(log.list(after, last), 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:

@@ -100,6 +100,8 @@ class MirrorSink(Common):
                     f"the next ones are from {batch.first} on: it is an older copy. Put the newest one back; or give "
                     "the sink another name and path: that one begins anew"
                 )
+            if batch.columns is not None:
+                table.renew(batch.columns, {"history": named.valid_to, "marked": named.deleted_at}.get(self.kind))
             table.evolve(wanted, [column.name for column in own])
             if applied >= batch.first:
                 changes = changes.filter(pc.greater(changes.column(named.version), applied))
@@ -148,7 +150,8 @@ class MirrorSink(Common):
 
     def _table(self, batch: Batch) -> DeltaMirror:
         if batch.table not in self._tables:
-            from sidecar.delta_table import DeltaMirror, Owner
+            from sidecar.delta_owner import Owner
+            from sidecar.delta_table import DeltaMirror
 
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
             place = mirrored.place(self.path, batch.table)

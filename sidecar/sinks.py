@@ -30,7 +30,7 @@ class Batch:
     """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part.
 
     `key`: the columns that tell the table's rows apart. `log`: what tells its log from any other; `floor`: the last
-    offset that retention has dropped from it.
+    offset that retention has dropped from it. `columns`: the source's, as the log has them at `last`; None: not asked.
     """
 
     table: str
@@ -40,6 +40,7 @@ class Batch:
     key: tuple[str, ...] = ()
     log: str = ""
     floor: int = 0
+    columns: tuple[str, ...] | None = None
 
 
 class Sink(Protocol):

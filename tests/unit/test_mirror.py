@@ -251,6 +251,37 @@ def test_columns_that_come_go_and_grow_keep_what_is_there(sink: MirrorSink) -> N
 
 
 @pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("current", [(1, None), (3, "c"), (4, "d")]),
+        ("marked", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
+        ("history", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
+    ],
+)
+def test_a_column_that_was_dropped_and_came_again_is_another_one(
+    tmp_path: Path, kind: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
+
+    def give(offset: int, columns: dict[str, Any], kind: str = "insert", names: tuple[str, ...] = ("id", "v")) -> None:
+        sink.apply(changes(offset, columns, kind), batch(offset, columns=names), VERSION)
+
+    give(1, {"id": [1, 2], "v": ["a", "b"]})
+    give(2, {"id": [2], "v": ["b"]}, "delete")
+    give(3, {"id": [3]}, names=("id",))
+    # Killed between the two steps, and begun again.
+    monkeypatch.setattr("sidecar.delta_table.DeltaMirror._settle", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        give(4, {"id": [3], "v": ["c"]}, "update_postimage")
+    monkeypatch.undo()
+    sink = MirrorSink("lake", path=sink.path, kind=kind)
+    give(4, {"id": [3], "v": ["c"]}, "update_postimage")
+    give(5, {"id": [4], "v": ["d"]})
+    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None or r["id"] == 2]
+    assert [(r["id"], r["v"]) for r in rows] == expected
+
+
+@pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         (pa.array(["1"]), pa.array([1], pa.int64()), r'column "v" was string and is int64 now'),
@@ -468,6 +499,38 @@ def test_settings_that_no_mirror_can_keep_are_refused_at_the_start(
     path = project(sqlite_db, more, table)
     with pytest.raises(SettingsError, match=said), sidecar.open(path) as sc:
         _ = sc.tracked
+
+
+def test_a_column_that_came_again_has_in_a_mirror_what_it_has_in_the_source(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    # What a poll has met it does not meet again, as it would within the lookback.
+    path = project(sqlite_db, 'lookback = "1us"\n' + MIRROR)
+    steps = (
+        "",
+        "",
+        "ALTER TABLE t DROP COLUMN v",
+        "ALTER TABLE t ADD COLUMN v TEXT",
+        "ALTER TABLE t ADD COLUMN w TEXT",
+    )
+    for key, step in enumerate(steps, 1):
+        sqlite_db.connection.execute(step)
+        sqlite_db.connection.execute(
+            "INSERT INTO t (id, created_at, updated_at) VALUES (?1, '', strftime('%Y-%m-%d %H:%M:%f'))", (key,)
+        )
+        if key in (1, 4):
+            sqlite_db.connection.execute("UPDATE t SET v = 'a value' WHERE id = ?", (key,))
+        with sidecar.open(path) as sc:
+            assert sc.run(once=True) == 0
+    # Another one, which comes when all of that is over.
+    path.write_text(path.read_text() + MIRROR.replace("lake", "pond"))
+    with sidecar.open(path) as sc:
+        assert sc.run(once=True) == 0
+    source = [
+        dict(zip(("id", "v", "w"), r, strict=True)) for r in sqlite_db.connection.execute("SELECT id, v, w FROM t")
+    ]
+    for name in ("lake", "pond"):
+        assert held(MirrorSink(name, path=str(tmp_path / name))).select(["id", "v", "w"]).to_pylist() == source
 
 
 def test_a_mirror_is_read_by_its_tables_name(spark: SparkSession, sqlite_db: SQLiteFile) -> None:
