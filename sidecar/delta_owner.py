@@ -26,10 +26,23 @@ class Owner:
         return f"sidecar/{self.log}/{self.sink}/{self.table}"
 
     @property
+    def stamp(self) -> str:
+        """The name under which it holds when that offset was committed to the log, in microseconds UTC."""
+        return f"{self.app}/committed"
+
+    @property
     def properties(self) -> dict[str, str]:
         """What the table says of itself."""
         found = {"log": self.log, "sink": self.sink, "table": self.table, "key": json.dumps(self.key)}
         return {f"sidecar.{name}": value for name, value in (found | {"kind": self.kind}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """An offset that a table has come to, and when that was committed to the log, by which a log is known again."""
+
+    offset: int
+    committed: int | None = None
 
 
 def must_be_empty(place: str, where: str) -> None:

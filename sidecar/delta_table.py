@@ -28,7 +28,7 @@ from sidecar import delta_files, faults
 from sidecar.clock import SystemClock
 from sidecar.delta_columns import Known, emptied
 from sidecar.delta_files import Added, Sought, Writer
-from sidecar.delta_owner import Owner, must_be_empty, must_be_ours
+from sidecar.delta_owner import Owner, Reached, must_be_empty, must_be_ours
 from sidecar.delta_types import evolved, plain, storable
 from sidecar.evolution import conformed
 from sidecar.files import sync
@@ -108,6 +108,11 @@ class DeltaMirror:
         found = self._table.transaction_version(self.owner.app)
         return int(self._table.metadata().configuration["sidecar.begins"]) if found is None else int(found)
 
+    def committed(self) -> int | None:
+        """Return when that offset was committed to the log, in microseconds; None if the table does not know."""
+        found = self._table.transaction_version(self.owner.stamp)
+        return None if found is None else int(found)
+
     def schema(self) -> pa.Schema:
         """Return the table's columns."""
         return pa.schema([pa.field(f.name, plain(f.type)) for f in pa.schema(self._table.schema().to_arrow())])
@@ -127,7 +132,7 @@ class DeltaMirror:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: int, *, whole: bool) -> None:
+    def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: Reached, *, whole: bool) -> None:
         """Make of the rows that *changes* touch what *rule* says; afterwards the table has offset *through*.
 
         *whole*: the rule asks for the rows themselves, not only for whether they are there.
@@ -136,7 +141,7 @@ class DeltaMirror:
         after = rule(changes, found.held)
         self._commit(found, after, through)
 
-    def load(self, pieces: Iterable[Changes], rule: Callable[[Changes, Held], After], through: int) -> None:
+    def load(self, pieces: Iterable[Changes], rule: Callable[[Changes, Held], After], through: Reached) -> None:
         """Do the same, with a piece after the other and in one commit, where the table holds no row yet and no key
         stands in two pieces.
         """
@@ -208,7 +213,7 @@ class DeltaMirror:
             start += len(group)
         return pa.concat_tables(found)
 
-    def _commit(self, found: _Found, after: After, through: int) -> None:
+    def _commit(self, found: _Found, after: After, through: Reached) -> None:
         from deltalake.transaction import RemoveAction
 
         schema = self.schema()
@@ -270,10 +275,11 @@ class DeltaMirror:
         # delta-rs compares it with the machine's clock when old files are to go.
         return SystemClock().now() // 1000
 
-    def _write(self, actions: Sequence[Any], mode: str, through: int | None, schema: pa.Schema) -> None:
+    def _write(self, actions: Sequence[Any], mode: str, through: Reached | None, schema: pa.Schema) -> None:
         from deltalake import CommitProperties, Transaction
 
-        marks = [] if through is None else [Transaction(self.owner.app, through)]
+        reached = () if through is None else ((self.owner.app, through.offset), (self.owner.stamp, through.committed))
+        marks = [Transaction(name, value) for name, value in reached if value is not None]
         commit = CommitProperties(app_transactions=marks)
         self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
         self._settle()

@@ -6,8 +6,10 @@ offset, is the table's affair. So a batch that is given again is one that the ta
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 
 from sidecar import folding, log_records, mirrored
 from sidecar.changelog import ChangeLog
+from sidecar.delta_owner import Owner, Reached
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import filename
 from sidecar.folding import TIME, After, Changes, Held
@@ -80,9 +83,63 @@ class MirrorSink(Common):
     def apply(self, changes: pa.Table, batch: Batch, version: str) -> None:
         """Do the same with the batch's rows in memory."""
         named = Named(version.removesuffix(Named("").version))
-        source = self._source_columns(changes.schema, batch, named)
-        own = own_columns(self.kind, named)
-        wanted = pa.schema([*source, *own])
+        with self._opened(changes.schema, batch, named) as table:
+            applied = table.applied()
+            if applied >= batch.last:
+                return
+            if batch.first > applied + 1:
+                raise SinkError(f"{_where(self, batch)}: {_gap(table, applied, batch, batch.first - 1)}")
+            columns = self._ready(table, changes.schema, batch, named)
+            if applied >= batch.first:
+                changes = changes.filter(pc.greater(changes.column(named.version), applied))
+            kind, through = KINDS[self.kind], Reached(batch.last, batch.committed)
+            table.apply(Changes(changes, named, batch.key, columns), kind.rule, through, whole=kind.whole)
+
+    def load(self, pieces: Iterable[pa.Table], batch: Batch, version: str) -> None:
+        """Make a table of *pieces*, of which there is at least one, and in which no key stands twice: all rows as of
+        the batch's end. One commit, in the memory of a piece; none if the table is there already.
+        """
+        named, waiting = Named(version.removesuffix(Named("").version)), iter(pieces)
+        first = next(waiting)
+        with self._opened(first.schema, batch, named) as table:
+            applied = table.applied()
+            if applied >= batch.last:
+                return
+            if applied:
+                raise SinkError(f"{_where(self, batch)}: {_gap(table, applied, batch, batch.last)}")
+            columns = self._ready(table, first.schema, batch, named)
+            rows = (Changes(piece, named, batch.key, columns) for piece in itertools.chain([first], waiting))
+            table.load(rows, KINDS[self.kind].rule, Reached(batch.last, batch.committed))
+
+    def recognise(self, batch: Batch, log: ChangeLog) -> None:
+        """Make sure, when the table is met for the first time, that what it has beyond its position is in *log*.
+
+        SinkError where it is not: the log, and the positions with it, are of an older copy.
+        """
+        if batch.table in self._tables or not (table := self._table(batch)).exists():
+            return
+        try:
+            table.open(pa.schema([]), 0)
+            applied, stamp = table.applied(), table.committed()
+            if applied < batch.first:
+                return
+            here = log.metadata(applied)
+            if here is not None and stamp in (None, here.committed):
+                return
+            why = f"ends at offset {log.last()}" if here is None else f"has something else at {applied} than it had"
+            raise SinkError(
+                f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied} of a log "
+                f"that by now {why}: it was restored from an older copy. What was in it after that is in the table, "
+                "and the log tells it otherwise. Give the sink another name and path: that one begins anew"
+            )
+        except BaseException:
+            del self._tables[batch.table]
+            raise
+
+    @contextlib.contextmanager
+    def _opened(self, schema: pa.Schema, batch: Batch, named: Named) -> Iterator[DeltaMirror]:
+        """Yield the table, which is made if there is none; one that something fails with is opened anew next time."""
+        wanted = pa.schema([*self._source_columns(schema, batch, named), *own_columns(self.kind, named)])
         table = self._table(batch)
         if not table.exists() and batch.first - 1 > batch.floor:
             raise SinkError(
@@ -91,27 +148,20 @@ class MirrorSink(Common):
             )
         try:
             table.open(wanted, batch.first - 1)
-            applied = table.applied()
-            if applied >= batch.last:
-                return
-            if batch.first > applied + 1:
-                raise SinkError(
-                    f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied}, and "
-                    f"the next ones are from {batch.first} on: it is an older copy. Put the newest one back; or give "
-                    "the sink another name and path: that one begins anew"
-                )
-            if batch.columns is not None:
-                table.renew(batch.columns, {"history": named.valid_to, "marked": named.deleted_at}.get(self.kind))
-            table.evolve(wanted, [column.name for column in own])
-            if applied >= batch.first:
-                changes = changes.filter(pc.greater(changes.column(named.version), applied))
-            columns = pa.schema([f for f in table.schema() if f.name not in {column.name for column in own}])
-            kind = KINDS[self.kind]
-            table.apply(Changes(changes, named, batch.key, columns), kind.rule, batch.last, whole=kind.whole)
+            yield table
         except BaseException:
             # What it knows of the table may be of before the failure.
             del self._tables[batch.table]
             raise
+
+    def _ready(self, table: DeltaMirror, schema: pa.Schema, batch: Batch, named: Named) -> pa.Schema:
+        """Let *table* have the columns of the batch's rows, *schema*; return those that it has of the source."""
+        own = own_columns(self.kind, named)
+        if batch.columns is not None:
+            table.renew(batch.columns, {"history": named.valid_to, "marked": named.deleted_at}.get(self.kind))
+        names = [column.name for column in own]
+        table.evolve(pa.schema([*self._source_columns(schema, batch, named), *own]), names)
+        return pa.schema([column for column in table.schema() if column.name not in names])
 
     def maintain(self, log: ChangeLog, now: int) -> None:
         """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
@@ -150,7 +200,6 @@ class MirrorSink(Common):
 
     def _table(self, batch: Batch) -> DeltaMirror:
         if batch.table not in self._tables:
-            from sidecar.delta_owner import Owner
             from sidecar.delta_table import DeltaMirror
 
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
@@ -203,6 +252,21 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     # As URIs, which Spark would take for names.
     paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+
+
+def _gap(table: DeltaMirror, applied: int, batch: Batch, lacks: int) -> str:
+    """Return why *table*, which has the changes up to *applied* and not all up to *lacks*, cannot be gone on from."""
+    has = f"the Delta table at {table.place} has changes up to offset {applied}"
+    if batch.floor > applied:
+        return (
+            f"{has}, and those after it up to {batch.floor} are gone from the log. If that was damaged, and begun anew "
+            "before the table had them, give the sink another name and path: that one begins anew. If the table is an "
+            "older copy, put the newest one back"
+        )
+    return (
+        f"{has}, and the next ones are from {lacks + 1} on: it is an older copy. Put the newest one back; or give the "
+        "sink another name and path: that one begins anew"
+    )
 
 
 def _where(sink: MirrorSink, batch: Batch) -> str:
