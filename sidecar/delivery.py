@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sidecar import bases, consumers, executors, faults, feed, log_records, seeding, segments, storage
@@ -60,12 +60,6 @@ class Delivery:
         """Return the sinks that *tracked* goes to."""
         return [sink for sink in self.sinks if sink.name in tracked.sinks]
 
-    def is_behind(self, tracked: Tracked) -> bool:
-        """Return whether *tracked*'s log holds what one of its sinks has not had."""
-        sinks, store = self.wanting(tracked), self._sidecar.store
-        mark = store.watermark(tracked.name) if sinks else None
-        return mark is not None and any(store.position(tracked.name, s.name).acknowledged < mark.offset for s in sinks)
-
     def has_full_batch(self, tracked: Tracked) -> bool:
         """Return whether *tracked*'s log holds as much as a batch may, beyond what one of its sinks has had."""
         sinks, store = self.wanting(tracked), self._sidecar.store
@@ -81,9 +75,19 @@ class Delivery:
         """Return whether a sink has not taken the newest batch of *table*."""
         return any(name == table for name, _ in tuple(self.failures))
 
-    def deliver(self, tracked: Tracked) -> None:
-        """Deliver all that *tracked*'s log holds. One sink that fails does not hold the others."""
-        for sink in self.wanting(tracked):
+    def is_asked(self, tracked: Tracked, sinks: Iterable[Sink]) -> bool:
+        """Return whether one of *sinks* has not had all of *tracked*'s log, or has upkeep to be done."""
+        store, now = self._sidecar.store, self._sidecar.clock.now()
+        mark = store.watermark(tracked.name)
+        return mark is not None and any(
+            store.position(tracked.name, sink.name).acknowledged < mark.offset
+            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
+            for sink in sinks
+        )
+
+    def deliver(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
+        """Deliver all that *tracked*'s log holds to *sinks*. One that fails does not hold the others."""
+        for sink in sinks:
             try:
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
@@ -171,7 +175,7 @@ class Delivery:
         if not isinstance(sink, MirrorSink):
             files = start.base.files if start.base is not None else ()
             sink.write(seeding.frame(self.session(), start, files), batch, version)
-        elif sink.transform is None:
+        elif not needs_spark(sink):
             sink.load(seeding.tables(start), batch, version)
         else:
             sink.load((sink.shaped(f).toArrow() for f in seeding.frames(self.session(), start)), batch, version)
@@ -199,8 +203,7 @@ class Delivery:
             batch = dataclasses.replace(batch, columns=tuple(names[len(METADATA) :]), committed=committed)
         consumers.intend(log, store, sink.name, last)
         version = f"{prefix}commit_version"
-        if isinstance(sink, MirrorSink) and sink.transform is None:
-            # Nothing in it is Spark's: no session is started for it.
+        if isinstance(sink, MirrorSink) and not needs_spark(sink):
             sink.apply(feed.table(log, batch.first - 1, last), batch, version)
         else:
             sink.write(feed.dataframe(self.session(), log, batch.first - 1, last), batch, version)
@@ -227,6 +230,11 @@ class Delivery:
             if size >= full or count == _BATCH_SEGMENTS:
                 return segment.offset
         return last
+
+
+def needs_spark(sink: Sink) -> bool:
+    """Return whether *sink* is given DataFrames; for any other no session is started."""
+    return not isinstance(sink, MirrorSink) or sink.transform is not None
 
 
 def _sinks(settings: Settings) -> Iterator[Sink]:

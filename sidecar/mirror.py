@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from sidecar import folding, log_records, mirrored
 from sidecar.changelog import ChangeLog
+from sidecar.clock import SECOND
 from sidecar.delta_owner import Owner, Reached
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import filename
@@ -73,6 +74,8 @@ class MirrorSink(Common):
     batch_bytes: int = BATCH_BYTES
     _tables: dict[str, DeltaMirror] = field(default_factory=dict, compare=False, repr=False)
     _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _until: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _touched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         """Make the table level with *batch*, which one commit does, or none if it is already."""
@@ -149,6 +152,7 @@ class MirrorSink(Common):
         try:
             table.open(wanted, batch.first - 1)
             yield table
+            self._touched.add(batch.table)
         except BaseException:
             # What it knows of the table may be of before the failure.
             del self._tables[batch.table]
@@ -163,17 +167,29 @@ class MirrorSink(Common):
         table.evolve(pa.schema([*self._source_columns(schema, batch, named), *own]), names)
         return pa.schema([column for column in table.schema() if column.name not in names])
 
+    def is_due(self, table: str, now: int) -> bool:
+        """Return whether upkeep of *table* is due although nothing may have come: what the last batch has left behind
+        goes one by one, until nothing is left.
+        """
+        due = self._due.get(table)
+        return due is not None and due <= now and due - self.compact_every <= self._until.get(table, 0)
+
     def maintain(self, log: ChangeLog, now: int) -> None:
         """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
 
         A failure is said, and stops nothing: it is tried again when it is due again.
         """
         table = self._tables.get(log.table)
+        if log.table in self._touched:
+            self._touched.discard(log.table)
+            kept = -(-self.vacuum_after // (3600 * SECOND)) * 3600 * SECOND  # Delta counts in hours
+            self._until[log.table] = now + self.compact_every + kept
         if table is None or now < self._due.get(log.table, 0):
             return
         try:
             self._maintain(table, log, now)
         except Exception as error:
+            self._due[log.table] = now + self.compact_every
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
     def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import shutil
 import sqlite3
+import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 import sidecar
 from sidecar import delta_files, log_records, mirror, mirrored
 from sidecar.changelog import ChangeLog
-from sidecar.clock import SECOND, FakeClock
+from sidecar.clock import SECOND, FakeClock, SystemClock
+from sidecar.delivery import Delivery
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import sync
 from sidecar.mirror import MirrorSink
@@ -370,6 +372,27 @@ def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_pa
     apply(again, 7, {"id": ids(range(7, 8))})
     again.maintain(log, clock.now())
     assert len(files(again)) == 2
+
+
+def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and_then_that_is_over(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    path = project(sqlite_db, MIRROR + 'compact_every = "1h"\nvacuum_after = "0s"\n')
+    clock = FakeClock(SystemClock().now())
+    counts: list[int] = []
+    with sidecar.open(path, clock=clock) as sc:
+        delivery = Delivery(sc, None, threading.Event())
+        for turn in range(12):
+            if turn < 2:
+                insert(sqlite_db.connection, turn + 1, "a")
+                sc.poll()
+            asked = delivery.is_asked(sc.tracked["t"], delivery.sinks)
+            if asked:
+                delivery.deliver(sc.tracked["t"], delivery.sinks)
+            counts.append(len(list((tmp_path / "lake" / "t").glob("*.parquet"))))
+            clock.advance(1800)
+        assert not asked, "a table that is tidy is left alone"
+    assert (max(counts), counts[-1]) == (2, 1)
 
 
 def test_all_that_a_table_consists_of_is_forced_to_the_disk(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
