@@ -158,6 +158,8 @@ class Delivery:
             described = functools.partial(self._sidecar.described, log.table)
             return seeding.of_the_table(log, tracked.metadata_prefix, described)
         except (LogTruncated, SchemaChanged) as error:
+            if sink.transform is not None and not log.floor():
+                return None  # it may cast what cannot be read as one
             raise SinkError(
                 f'sink "{sink.name}" is new, and the log does not tell it the whole table: {error}'
             ) from error

@@ -119,9 +119,11 @@ class MirrorSink(Common):
 
         SinkError where it is not: the log, and the positions with it, are of an older copy.
         """
-        if batch.table in self._tables or not (table := self._table(batch)).exists():
+        if batch.table in self._tables:
             return
-        try:
+        with self._met(batch) as table:
+            if not table.exists():
+                return
             table.open(pa.schema([]), 0)
             applied, stamp = table.applied(), table.committed()
             if applied < batch.first:
@@ -135,28 +137,20 @@ class MirrorSink(Common):
                 f"that by now {why}: it was restored from an older copy. What was in it after that is in the table, "
                 "and the log tells it otherwise. Give the sink another name and path: that one begins anew"
             )
-        except BaseException:
-            del self._tables[batch.table]
-            raise
 
     @contextlib.contextmanager
     def _opened(self, schema: pa.Schema, batch: Batch, named: Named) -> Iterator[DeltaMirror]:
-        """Yield the table, which is made if there is none; one that something fails with is opened anew next time."""
+        """Yield the table, which is made if there is none."""
         wanted = pa.schema([*self._source_columns(schema, batch, named), *own_columns(self.kind, named)])
-        table = self._table(batch)
-        if not table.exists() and batch.first - 1 > batch.floor:
-            raise SinkError(
-                f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
-                f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
-            )
-        try:
+        with self._met(batch) as table:
+            if not table.exists() and batch.first - 1 > batch.floor:
+                raise SinkError(
+                    f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
+                    f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
+                )
             table.open(wanted, batch.first - 1)
             yield table
             self._touched.add(batch.table)
-        except BaseException:
-            # What it knows of the table may be of before the failure.
-            del self._tables[batch.table]
-            raise
 
     def _ready(self, table: DeltaMirror, schema: pa.Schema, batch: Batch, named: Named) -> pa.Schema:
         """Let *table* have the columns of the batch's rows, *schema*; return those that it has of the source."""
@@ -208,11 +202,22 @@ class MirrorSink(Common):
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
-        table = self._table(batch)
-        if not table.exists():
-            return False
-        table.open(pa.schema([]), 0)
-        return table.applied() >= batch.last
+        with self._met(batch) as table:
+            if not table.exists():
+                return False
+            table.open(pa.schema([]), 0)
+            return table.applied() >= batch.last
+
+    @contextlib.contextmanager
+    def _met(self, batch: Batch) -> Iterator[DeltaMirror]:
+        """Yield the batch's table. Once something fails, it is opened anew the next time: what this knows of it may be
+        of before the failure.
+        """
+        try:
+            yield self._table(batch)
+        except BaseException:
+            self._tables.pop(batch.table, None)
+            raise
 
     def _table(self, batch: Batch) -> DeltaMirror:
         if batch.table not in self._tables:

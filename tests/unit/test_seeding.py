@@ -143,14 +143,17 @@ def test_without_a_base_a_new_mirror_is_refused_and_what_the_error_advises_works
 def test_behind_a_change_of_type_a_new_mirror_begins_with_a_base_or_a_reset(
     shop: Shop, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
+    shop.sinks(LAKE)
     shop.write(1, 2)
-    shop.poll()
+    assert shop.run() == 0
     shop.execute("DROP TABLE t")
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, updated_at TEXT NOT NULL, deleted_at TEXT)")
     shop.write(1, 2, 3, v="'x'")
     with sidecar.open(shop.path) as sc:
         sc.accept_schema("t")
-    shop.sinks(LAKE)
+    assert shop.run() == 6
+    assert "sidecar watermark reset TABLE" in caplog.text
+    shop.sinks(POND)
     assert shop.run() == 6
     assert "sidecar watermark reset t" in caplog.text
     with sidecar.open(shop.path) as sc:
@@ -159,10 +162,10 @@ def test_behind_a_change_of_type_a_new_mirror_begins_with_a_base_or_a_reset(
         shop.sinks("")
         shop.poll()
         shop.base()
-        shop.sinks(LAKE)
+        shop.sinks(POND)
     shop.write(4, v="'y'")
     assert shop.run() == 0
-    assert shop.mirror("lake") == shop.live()
+    assert shop.mirror("pond") == shop.live()
 
 
 def saved(shop: Shop) -> Callable[[], None]:
