@@ -167,15 +167,6 @@ class ChangeLog:
             yield SchemaVersion(first.schema_version, first.offset, first.schema_since, first.committed, schema)
             found = found[:begin]
 
-    def alike(self, first: int, last: int) -> int:
-        """Return the last offset of those from *first* to *last* whose segments have the columns of *first*."""
-        found = [segment.file for segment in self.list(first - 1, last)]
-        version = segments.metadata(found[0]).schema_version
-        if segments.metadata(found[-1]).schema_version == version:
-            return last
-        # Versions only grow.
-        return first - 1 + bisect.bisect_right(found, version, key=lambda file: segments.metadata(file).schema_version)
-
     def columns(self, first: int) -> tuple[pa.Schema, int | None]:
         """Return the columns as which segment *first* and later ones can be read, and the last of those; None: all.
 
@@ -378,6 +369,17 @@ class ChangeLog:
         if offset <= self.floor():
             self.list(offset - 1, offset)
         return None
+
+
+def alike(found: Segments) -> Segments:
+    """Return those of *found*, which follow each other, that have the columns of the first."""
+    if not found:
+        return found
+    version = segments.metadata(found[0].file).schema_version
+    if segments.metadata(found[-1].file).schema_version == version:
+        return found
+    # Versions only grow.
+    return found[: bisect.bisect_right(found, version, key=lambda s: segments.metadata(s.file).schema_version)]
 
 
 def tables(root: AnyPath) -> list[str]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import bases, consumers, executors, faults, feed, log_records, seeding, segments, storage
+from sidecar import bases, changelog, consumers, executors, faults, feed, log_records, seeding, segments, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, SinkError
@@ -221,17 +221,16 @@ class Delivery:
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
-        full, size = self._batch_bytes, 0
         _, readable = log.columns(after + 1)
-        last = last if readable is None else min(last, readable)
+        found, full, size = log.list(after, last if readable is None else min(last, readable)), self._batch_bytes, 0
         if isinstance(sink, MirrorSink):
             # It must see each change of the columns, also of one that is taken back later.
-            full, last = min(full, sink.batch_bytes), log.alike(after + 1, last)
-        for count, segment in enumerate(log.list(after, last), 1):
+            found, full = changelog.alike(found), min(full, sink.batch_bytes)
+        for count, segment in enumerate(found, 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:
                 return segment.offset
-        return last
+        return found[-1].offset
 
 
 def needs_spark(sink: Sink) -> bool:

@@ -50,7 +50,8 @@ class _Bounds:
         self.rows += len(data)
         for name in data.column_names:
             column = data.column(name)
-            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
+            if not pa.types.is_struct(column.type):  # of which Delta counts each field's
+                self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if not (_is_bounded(column.type) or (pa.types.is_string(column.type) and name in key)):
                 continue
             try:

@@ -96,7 +96,7 @@ class MirrorSink(Common):
             if applied >= batch.first:
                 changes = changes.filter(pc.greater(changes.column(named.version), applied))
             kind, through = KINDS[self.kind], Reached(batch.last, batch.committed)
-            table.apply(Changes(changes, named, batch.key, columns), kind.rule, through, whole=kind.whole)
+            table.apply(self._changes(changes, batch, named, columns), kind.rule, through, whole=kind.whole)
 
     def load(self, pieces: Iterable[pa.Table], batch: Batch, version: str) -> None:
         """Make a table of *pieces*, of which there is at least one, and in which no key stands twice: all rows as of
@@ -111,7 +111,7 @@ class MirrorSink(Common):
             if applied:
                 raise SinkError(f"{_where(self, batch)}: {_gap(table, applied, batch, batch.last)}")
             columns = self._ready(table, first.schema, batch, named)
-            rows = (Changes(piece, named, batch.key, columns) for piece in itertools.chain([first], waiting))
+            rows = (self._changes(piece, batch, named, columns) for piece in itertools.chain([first], waiting))
             table.load(rows, KINDS[self.kind].rule, Reached(batch.last, batch.committed))
 
     def recognise(self, batch: Batch, log: ChangeLog) -> None:
@@ -227,6 +227,13 @@ class MirrorSink(Common):
             place = mirrored.place(self.path, batch.table)
             self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
         return self._tables[batch.table]
+
+    def _changes(self, rows: pa.Table, batch: Batch, named: Named, columns: pa.Schema) -> Changes:
+        for name in batch.key:
+            if rows.column(name).null_count:
+                by = f" of the transform {self.transform}" if self.transform else ""
+                raise SinkError(f'{_where(self, batch)}: key column "{name}"{by} holds NULLs: no row is told by these')
+        return Changes(rows, named, batch.key, columns)
 
     def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
         """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""

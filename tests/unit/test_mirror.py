@@ -234,6 +234,12 @@ def test_a_large_batch_is_written_in_the_order_of_the_key_and_in_files_of_a_size
     assert all(a[1] < b[0] for a, b in itertools.pairwise(bounds))
 
 
+def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
+    # The log has none; a transform may make one.
+    with pytest.raises(SinkError, match='key column "id" holds NULLs'):
+        apply(sink, 1, {"id": ["a", None]})
+
+
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +256,18 @@ def test_columns_that_come_go_and_grow_keep_what_is_there(sink: MirrorSink) -> N
     # An older batch that is given once more, and a narrower type that still fits.
     apply(sink, 3, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
     assert held(sink).column("f").to_pylist() == [0.5, 1.5, 0.1]
+
+
+@pytest.mark.parametrize("kind", ["current", "history"])
+def test_a_column_of_structs_is_kept_and_its_files_are_joined(tmp_path: Path, kind: str) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
+    struct = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    for offset, values in enumerate(([{"a": 1, "b": "x"}, None], [{"a": 2, "b": None}, None]), 1):
+        apply(sink, offset, {"id": [1, 2], "s": pa.array(values, struct)})
+    sink._tables["t"].maintain(0)
+    apply(sink, 3, {"id": [2], "s": pa.array([{"a": 3, "b": None}], struct)})
+    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None]
+    assert [(r["id"], r["s"]["a"]) for r in rows] == [(1, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(
