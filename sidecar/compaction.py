@@ -100,14 +100,14 @@ class Compaction:
         _, until = self._pauses.get(log.table, (0.0, 0.0))
         if is_worth_it and log.table not in self._under_way and self._clock.monotonic() >= until:
             self._under_way.add(log.table)
-            self._later(f"base of {log.table}", functools.partial(self._make, log, doomed[0].offset, limit))
+            self._later(f"base of {log.table}", functools.partial(self._make, log, store, doomed[0].offset, limit))
         if (failure := self._unsaid.pop(log.table, None)) is not None:
             raise failure
         dropped = retention.drop(log, store, max(_newest(log, limit), self._without.get(log.table, 0)))
         bases.drop(log, [b for b in bases.offsets(log) if b < log.floor()])
         return dropped
 
-    def _make(self, log: ChangeLog, first: int, limit: int) -> None:
+    def _make(self, log: ChangeLog, store: WatermarkStore, first: int, limit: int) -> None:
         try:
             log_.info("table=%s compacting=%d-%d: a base, so that retention can drop them ([state] bases)",
                       log.table, first, limit)  # fmt: skip
@@ -120,8 +120,9 @@ class Compaction:
             self._pauses[log.table] = pause, self._clock.monotonic() + pause
             self.failures[log.table] = self._unsaid[log.table] = error
         else:
-            self.failures.pop(log.table, None)
             self._pauses.pop(log.table, None)
+            if self.failures.pop(log.table, None) is not None:
+                store.note(log.table, None)
         finally:
             self._under_way.discard(log.table)
 
