@@ -8,6 +8,7 @@ part of Spark's plans.
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TASK = 16 << 20
 """So many bytes of the log make a task."""
 
+_one_at_a_time = threading.Lock()
 _reached: weakref.WeakKeyDictionary[SparkSession, dict[StorePath, bool]] = weakref.WeakKeyDictionary()
 
 
@@ -70,10 +72,11 @@ def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) ->
         def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  it is asked for by this name
             return Reader()
 
-    spark.dataSource.register(Source)
     # The option is for whoever reads a plan.
     said = json.dumps([str(found[0].file), str(found[-1].file)])
-    return spark.read.format("sidecar_segments").option("files", said).load()
+    with _one_at_a_time:  # or another thread's source of this name is loaded
+        spark.dataSource.register(Source)
+        return spark.read.format("sidecar_segments").option("files", said).load()
 
 
 def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
