@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar import class_archive, spark
+from sidecar import class_archive, feed, spark
 from sidecar.class_archive import Archive
 from sidecar.clock import Clock, SystemClock
 
@@ -45,10 +45,15 @@ def make(archive: Archive, clock: Clock) -> str | None:
         folder = Path(tempfile.mkdtemp(prefix="making-", dir=archive.folder))
         try:
             made = folder / "made.jsa"
-            _dump(archive, made, folder)
-            if not made.exists():
-                archive.fail("Java has written none")
-                return "Java has written none"
+            try:
+                _dump(archive, made, folder)
+                reason = None if made.exists() else "Java has written none"
+            except Exception as error:
+                # Or each run would have it tried again, for as long as Java may take.
+                reason = feed.reason(error)
+            if reason is not None:
+                archive.fail(reason)
+                return reason
             archive.commit(made)
             archive.sweep(clock)
         finally:

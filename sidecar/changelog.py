@@ -106,8 +106,9 @@ class ChangeLog:
 
     def metadata(self, offset: int) -> Metadata | None:
         """Return what segment *offset* says of itself, or None while it does not exist yet."""
-        if self._asked is not None and self._asked.offset == offset:
-            return self._asked
+        asked = self._asked  # another thread may ask as well
+        if asked is not None and asked.offset == offset:
+            return asked
         path = self._existing(offset)
         if path is None:
             return None
@@ -376,6 +377,17 @@ class ChangeLog:
         if offset <= self.floor():
             self.list(offset - 1, offset)
         return None
+
+
+def alike(found: Segments) -> Segments:
+    """Return those of *found*, which follow each other, that have the columns of the first."""
+    if not found:
+        return found
+    version = segments.metadata(found[0].file).schema_version
+    if segments.metadata(found[-1].file).schema_version == version:
+        return found
+    # Versions only grow.
+    return found[: bisect.bisect_right(found, version, key=lambda s: segments.metadata(s.file).schema_version)]
 
 
 def tables(root: AnyPath) -> list[str]:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from sidecar import bases, current, feed, retention, segments, storage
 from sidecar.bases import Base
 from sidecar.changelog import ChangeLog
-from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, StateDamaged
+from sidecar.clock import Clock
+from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, SinkError, StateDamaged
 from sidecar.segments import Segment
 from sidecar.state import WatermarkStore
 
@@ -32,6 +33,9 @@ PIECE_BYTES = 16 << 20
 
 SHARE = 0.5
 """A base is written anew once retention could drop so many times its bytes."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
+"""Seconds after which a base that failed is tried again: twice as many each time, and no more than so many."""
 
 
 def compact(spark: SparkSession, log: ChangeLog, offset: int, described: Callable[[], pa.Schema]) -> Base:
@@ -57,7 +61,8 @@ def compact(spark: SparkSession, log: ChangeLog, offset: int, described: Callabl
 
 class Compaction:
     """Drops what retention allows, for a runner; `session` gives Spark once a base is to be written, `described` the
-    columns of a table's log as the source has them now. `later` does what takes long, in its own time.
+    columns of a table's log as the source has them now. `later` does what takes long, in its own time; `clock` says
+    when to try again.
     """
 
     def __init__(
@@ -65,12 +70,16 @@ class Compaction:
         session: Callable[[], SparkSession],
         described: Callable[[str], pa.Schema],
         later: Callable[[str, Callable[[], None]], None],
+        clock: Clock,
     ) -> None:
-        self._session, self._described, self._later = session, described, later
+        self.failures: dict[str, SidecarError] = {}
+        """Why the newest base of a table could not be written."""
+        self._session, self._described, self._later, self._clock = session, described, later, clock
         self._aged: dict[str, int] = {}
         self._under_way: set[str] = set()
         self._without: dict[str, int] = {}
-        self._failures: dict[str, SidecarError] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+        self._unsaid: dict[str, SidecarError] = {}
 
     def retain(self, log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
         """Drop *log*'s segments as `retention.drop_old` does, but only up to a base; return how many.
@@ -88,27 +97,45 @@ class Compaction:
         newest = _newest(log, limit)
         doomed = log.list(max(floor, newest), limit)
         is_worth_it = _is_worth_it(doomed, bases.load(log, newest).size if newest else 0)
-        if is_worth_it and log.table not in self._under_way:
+        _, until = self._pauses.get(log.table, (0.0, 0.0))
+        if is_worth_it and log.table not in self._under_way and self._clock.monotonic() >= until:
             self._under_way.add(log.table)
-            self._later(f"base of {log.table}", functools.partial(self._make, log, doomed[0].offset, limit))
-        if (failure := self._failures.pop(log.table, None)) is not None:
+            self._later(f"base of {log.table}", functools.partial(self._make, log, store, doomed[0].offset, limit))
+        if (failure := self._unsaid.pop(log.table, None)) is not None:
             raise failure
         dropped = retention.drop(log, store, max(_newest(log, limit), self._without.get(log.table, 0)))
         bases.drop(log, [b for b in bases.offsets(log) if b < log.floor()])
         return dropped
 
-    def _make(self, log: ChangeLog, first: int, limit: int) -> None:
+    def _make(self, log: ChangeLog, store: WatermarkStore, first: int, limit: int) -> None:
         try:
             log_.info("table=%s compacting=%d-%d: a base, so that retention can drop them ([state] bases)",
                       log.table, first, limit)  # fmt: skip
-            base = compact(self._session(), log, limit, functools.partial(self._described, log.table))
+            base = compact(self._spark(log), log, limit, functools.partial(self._described, log.table))
             log_.info("table=%s base=%d rows=%d", log.table, limit, base.rows)
         except (LogTruncated, SchemaChanged):
             self._without[log.table] = limit
         except SidecarError as error:
-            self._failures[log.table] = error
+            pause = min(2 * self._pauses.get(log.table, (FIRST_PAUSE / 2, 0.0))[0], LONGEST_PAUSE)
+            self._pauses[log.table] = pause, self._clock.monotonic() + pause
+            self.failures[log.table] = self._unsaid[log.table] = error
+        else:
+            self._pauses.pop(log.table, None)
+            if self.failures.pop(log.table, None) is not None:
+                store.note(log.table, None)
         finally:
             self._under_way.discard(log.table)
+
+    def _spark(self, log: ChangeLog) -> SparkSession:
+        try:
+            return self._session()
+        except SidecarError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f'table "{log.table}": a base is to be written, and Spark does not start for it: {feed.reason(error)}. '
+                "Segments stay as long; or do without bases: [state] bases = false"
+            ) from error
 
 
 def _newest(log: ChangeLog, limit: int) -> int:

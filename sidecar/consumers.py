@@ -6,7 +6,6 @@ first byte is written, so that a batch cut short is written again over exactly t
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 from sidecar import faults, queries, storage
@@ -24,7 +23,7 @@ def recover(log: ChangeLog, store: WatermarkStore) -> None:
             continue
         try:
             raw = json.loads(path.read_text())
-            position = ConsumerPosition(raw["acknowledged"], raw["intended"])
+            position = ConsumerPosition(raw["acknowledged"], raw["intended"], raw.get("loading", False))
             consumer = str(raw["consumer"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateDamaged(f"{path}: not a readable position: {error}. Restore it from a copy.") from error
@@ -46,10 +45,16 @@ def _check(log: ChangeLog, who: str, reached: int, otherwise: str = "") -> None:
 
 def intend(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> ConsumerPosition:
     """Record that *consumer* is about to take the offsets up to *until*."""
-    position = dataclasses.replace(store.position(log.table, consumer), intended=until)
+    position = ConsumerPosition(store.position(log.table, consumer).acknowledged, until)
     _save(log, store, consumer, position)
     faults.point("batch-intended")
     return position
+
+
+def load(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> None:
+    """Record that *consumer* is about to begin, with the table as of *until*."""
+    _save(log, store, consumer, ConsumerPosition(0, until, loading=True))
+    faults.point("batch-intended")
 
 
 def acknowledge(log: ChangeLog, store: WatermarkStore, consumer: str, until: int) -> None:
@@ -60,7 +65,8 @@ def acknowledge(log: ChangeLog, store: WatermarkStore, consumer: str, until: int
 
 def _save(log: ChangeLog, store: WatermarkStore, consumer: str, position: ConsumerPosition) -> None:
     storage.make_folder(_folder(log))
-    text = json.dumps({"consumer": consumer, **dataclasses.asdict(position)})
+    said = {"consumer": consumer, "acknowledged": position.acknowledged, "intended": position.intended}
+    text = json.dumps(said | ({"loading": True} if position.loading else {}))
     storage.write_text(_folder(log) / f"{filename(consumer)}.json", text)
     faults.point("position-filed")
     store.save_position(log.table, consumer, position)

@@ -131,6 +131,29 @@ def _plan(log: ChangeLog, as_of: int | str | datetime | None, described: Callabl
     return Plan(at, schema, key, tuple(head), tuple(_parts(rest, versions, alive)), mixed, small, base)
 
 
+def beginning(log: ChangeLog, described: Callable[[], pa.Schema]) -> tuple[int, Base | None]:
+    """Return the earliest offset after which the changes, with the base there is at it, tell the table as of now.
+
+    0, and no base: the log tells it from its first change on. Errors as of `dataframe`.
+    """
+    floor = log.floor()
+    found, known = log.list(floor), [offset for offset in bases.offsets(log) if offset >= floor]
+    at = found[-1].offset if found else floor
+    if not found and not known:
+        if floor:
+            raise _gone(log, f"offset {at}", floor)
+        return 0, None
+    columns = segments.columns(found[-1].file) if found else bases.load(log, known[-1]).schema
+    since = segments.metadata(found[-1].file).schema_since if found else at
+    key = key_of(columns) or key_of(described())
+    if found and _is_whole(found, since, key):
+        return 0, None
+    base = _base(log, known[::-1], at, since, key)
+    if base is not None:
+        return base.offset, base
+    return _beginning(log, floor, found, at, since=since, key=key), None
+
+
 def key_of(columns: pa.Schema) -> tuple[str, ...]:
     """Return the columns that *columns* marks as the key; none, in a log of before they were marked."""
     return tuple(field.name for field in columns if KEY.items() <= (field.metadata or {}).items())
@@ -202,7 +225,7 @@ def _gone(log: ChangeLog, what: str, floor: int) -> LogTruncated:
 
 
 def _base(log: ChangeLog, known: Sequence[int], at: int, since: int, key: tuple[str, ...]) -> Base | None:
-    """Return the newest base at the offsets *known* that can be read together with the segments after it."""
+    """Return the last base at the offsets *known* that can be read together with the segments after it."""
     for offset in reversed(known):
         base = bases.load(log, offset)
         if offset == at or (offset >= since and key_of(base.schema) in ((), key)):
@@ -214,8 +237,7 @@ def _beginning(
     log: ChangeLog, floor: int, found: Sequence[Segment], at: int, *, since: int, key: tuple[str, ...]
 ) -> int:
     """Return the offset after which the whole table stands in the log: its beginning, or a reset of the watermark."""
-    is_whole = found[0].offset == 1 and since == 1
-    if is_whole and key_of(segments.columns(found[0].file)) in ((), key):
+    if _is_whole(found, since, key):
         return 0
     for segment in found:
         if since <= segment.offset <= at:
@@ -230,6 +252,10 @@ def _beginning(
         f"of an earlier offset the table can be told (sidecar schema {log.table}). For the whole table in the new "
         f"columns: sidecar watermark reset {log.table}"
     )
+
+
+def _is_whole(found: Sequence[Segment], since: int, key: tuple[str, ...]) -> bool:
+    return found[0].offset == 1 and since == 1 and key_of(segments.columns(found[0].file)) in ((), key)
 
 
 def _versions(log: ChangeLog, first: int, at: int) -> list[SchemaVersion]:

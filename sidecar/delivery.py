@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import consumers, executors, faults, feed, log_records, storage
+from sidecar import bases, changelog, consumers, executors, faults, feed, log_records, seeding, segments, storage
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
-from sidecar.errors import SidecarError
+from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, SinkError
 from sidecar.mirror import MirrorSink
-from sidecar.model import Tracked
+from sidecar.model import METADATA, Tracked
+from sidecar.seeding import Start
 from sidecar.sinks import FILE_FORMATS, Batch, FileSink, FormatSink, FunctionSink, Sink, failing_as
 from sidecar.state import ConsumerPosition
 
@@ -58,12 +60,6 @@ class Delivery:
         """Return the sinks that *tracked* goes to."""
         return [sink for sink in self.sinks if sink.name in tracked.sinks]
 
-    def is_behind(self, tracked: Tracked) -> bool:
-        """Return whether *tracked*'s log holds what one of its sinks has not had."""
-        sinks, store = self.wanting(tracked), self._sidecar.store
-        mark = store.watermark(tracked.name) if sinks else None
-        return mark is not None and any(store.position(tracked.name, s.name).acknowledged < mark.offset for s in sinks)
-
     def has_full_batch(self, tracked: Tracked) -> bool:
         """Return whether *tracked*'s log holds as much as a batch may, beyond what one of its sinks has had."""
         sinks, store = self.wanting(tracked), self._sidecar.store
@@ -79,9 +75,19 @@ class Delivery:
         """Return whether a sink has not taken the newest batch of *table*."""
         return any(name == table for name, _ in tuple(self.failures))
 
-    def deliver(self, tracked: Tracked) -> None:
-        """Deliver all that *tracked*'s log holds. One sink that fails does not hold the others."""
-        for sink in self.wanting(tracked):
+    def is_asked(self, tracked: Tracked, sinks: Iterable[Sink]) -> bool:
+        """Return whether one of *sinks* has not had all of *tracked*'s log, or has upkeep to be done."""
+        store, now = self._sidecar.store, self._sidecar.clock.now()
+        mark = store.watermark(tracked.name)
+        return mark is not None and any(
+            store.position(tracked.name, sink.name).acknowledged < mark.offset
+            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
+            for sink in sinks
+        )
+
+    def deliver(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
+        """Deliver all that *tracked*'s log holds to *sinks*. One that fails does not hold the others."""
+        for sink in sinks:
             try:
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
@@ -117,29 +123,18 @@ class Delivery:
         if name in self._sidecar.damaged:
             return False
         log = self._sidecar.log(name)
-        position = store.position(name, sink.name)
-        if position == ConsumerPosition() and log.floor():
-            log_.warning(
-                "table=%s sink=%s is new, and changes up to offset %d are gone by retention: it begins behind them. "
-                "For all rows: sidecar watermark reset %s",
-                name, sink.name, log.floor(), name,
-            )  # fmt: skip
-            consumers.acknowledge(log, store, sink.name, log.floor())
-            position = store.position(name, sink.name)
-        mark = store.watermark(name)
-        last = position.intended or (mark.offset if mark else 0)
-        if last <= position.acknowledged:
+        position, mark = store.position(name, sink.name), store.watermark(name)
+        if mark is None or (position.intended or mark.offset) <= position.acknowledged:
             return False
         began = self._sidecar.clock.monotonic()
-        replay = position.intended is not None
-        batch = Batch(name, position.acknowledged + 1, last, replay, tracked.key)
+        batch = Batch(name, position.acknowledged + 1, mark.offset, position.intended is not None, tracked.key)
         try:
             with failing_as(sink, batch):
-                batch = dataclasses.replace(batch, log=log_records.identity(log), floor=log.floor())
-                if not replay:
-                    batch = dataclasses.replace(batch, last=self._end(sink, log, position.acknowledged, last))
-                consumers.intend(log, store, sink.name, batch.last)
-                self._write(sink, log, batch, f"{tracked.metadata_prefix}commit_version")
+                start = self._start(sink, log, tracked, position)
+                if start is not None:
+                    batch = self._load(sink, log, start, batch, tracked.metadata_prefix)
+                else:
+                    batch = self._go_on(sink, log, batch, tracked.metadata_prefix)
                 faults.point("sink-committed")
                 consumers.acknowledge(log, store, sink.name, batch.last)
         except SidecarError as error:
@@ -151,12 +146,70 @@ class Delivery:
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
 
-    def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
-        if isinstance(sink, MirrorSink) and sink.transform is None:
-            # Nothing in it is Spark's: no session is started for it.
-            sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
+    def _start(self, sink: Sink, log: ChangeLog, tracked: Tracked, position: ConsumerPosition) -> Start | None:
+        """Return what *sink* begins with, where that is not a change; None also once it has begun."""
+        if position.loading and position.intended in bases.offsets(log):
+            return seeding.of_base(log, position.intended, tracked.metadata_prefix)
+        if position.acknowledged or (position.intended is not None and not position.loading):
+            return None
+        if not isinstance(sink, MirrorSink):
+            return seeding.of_changes(log, tracked.metadata_prefix)
+        try:
+            described = functools.partial(self._sidecar.described, log.table)
+            return seeding.of_the_table(log, tracked.metadata_prefix, described)
+        except (LogTruncated, SchemaChanged) as error:
+            if sink.transform is not None and not log.floor():
+                return None  # it may cast what cannot be read as one
+            raise SinkError(
+                f'sink "{sink.name}" is new, and the log does not tell it the whole table: {error}'
+            ) from error
+
+    def _load(self, sink: Sink, log: ChangeLog, start: Start, batch: Batch, prefix: str) -> Batch:
+        """Let *sink* begin with *start*; return the batch as which it has been given that."""
+        batch = dataclasses.replace(batch, first=1, last=start.offset, log=log_records.identity(log), floor=log.floor())
+        batch = dataclasses.replace(batch, columns=tuple(start.schema.names[len(METADATA) :]))
+        log_.info(
+            "table=%s sink=%s is new: it begins with the table as of offset %d. Changes before are gone, or cannot "
+            "be read with those after it", log.table, sink.name, start.offset,
+        )  # fmt: skip
+        consumers.load(log, self._sidecar.store, sink.name, start.offset)
+        version = f"{prefix}commit_version"
+        if not isinstance(sink, MirrorSink):
+            files = start.base.files if start.base is not None else ()
+            sink.write(seeding.frame(self.session(), start, files), batch, version)
+        elif not needs_spark(sink):
+            sink.load(seeding.tables(start), batch, version)
         else:
-            sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
+            sink.load((sink.shaped(f).toArrow() for f in seeding.frames(self.session(), start)), batch, version)
+        return batch
+
+    def _go_on(self, sink: Sink, log: ChangeLog, batch: Batch, prefix: str) -> Batch:
+        """Give *sink* the changes from the batch's first one on; return the batch as far as it went."""
+        store, floor = self._sidecar.store, log.floor()
+        position = store.position(log.table, sink.name)
+        if position == ConsumerPosition() and floor:
+            log_.warning(
+                "table=%s sink=%s is new, and changes up to offset %d are gone by retention, without a base: it begins "
+                "behind them, and lacks all rows that have not changed since. For these: sidecar backfill %s",
+                log.table, sink.name, floor, log.table,
+            )  # fmt: skip
+            consumers.acknowledge(log, store, sink.name, floor)
+            batch = dataclasses.replace(batch, first=floor + 1)
+        batch = dataclasses.replace(batch, log=log_records.identity(log), floor=floor)
+        if isinstance(sink, MirrorSink):
+            sink.recognise(batch, log)
+        last = position.intended or self._end(sink, log, batch.first - 1, batch.last)
+        batch = dataclasses.replace(batch, last=last)
+        if isinstance(sink, MirrorSink):
+            names, committed = segments.columns(log.file(last)).names, segments.metadata(log.file(last)).committed
+            batch = dataclasses.replace(batch, columns=tuple(names[len(METADATA) :]), committed=committed)
+        consumers.intend(log, store, sink.name, last)
+        version = f"{prefix}commit_version"
+        if isinstance(sink, MirrorSink) and not needs_spark(sink):
+            sink.apply(feed.table(log, batch.first - 1, last), batch, version)
+        else:
+            sink.write(feed.dataframe(self.session(), log, batch.first - 1, last), batch, version)
+        return batch
 
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
         before, now = self.failures.get((table, sink.name)), self._sidecar.clock.monotonic()
@@ -168,15 +221,21 @@ class Delivery:
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
-        full = min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
-        size = 0
-        _, alike = log.columns(after + 1)
-        last = last if alike is None else min(last, alike)
-        for count, segment in enumerate(log.list(after, last), 1):
+        _, readable = log.columns(after + 1)
+        found, full, size = log.list(after, last if readable is None else min(last, readable)), self._batch_bytes, 0
+        if isinstance(sink, MirrorSink):
+            # It must see each change of the columns, also of one that is taken back later.
+            found, full = changelog.alike(found), min(full, sink.batch_bytes)
+        for count, segment in enumerate(found, 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:
                 return segment.offset
-        return last
+        return found[-1].offset
+
+
+def needs_spark(sink: Sink) -> bool:
+    """Return whether *sink* is given DataFrames; for any other no session is started."""
+    return not isinstance(sink, MirrorSink) or sink.transform is not None
 
 
 def _sinks(settings: Settings) -> Iterator[Sink]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ class _Bounds:
         self.rows += len(data)
         for name in data.column_names:
             column = data.column(name)
-            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
+            if not pa.types.is_struct(column.type):  # of which Delta counts each field's
+                self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if not (_is_bounded(column.type) or (pa.types.is_string(column.type) and name in key)):
                 continue
             try:
@@ -128,6 +130,18 @@ class Writer:
         stream.close()
         self._open = None
         self.added.append(Added(path, self._files.get_file_info(path).size, bounds.json()))
+
+
+def file_system(place: str, options: Mapping[str, str]) -> Any:
+    """Return what the files of the table at *place* are reached by, under their paths in it."""
+    from pyarrow import fs
+
+    if "://" not in place:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        return fs.SubTreeFileSystem(place, fs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return fs.PyFileSystem(DeltaStorageHandler(place, dict(options) or None))
 
 
 def groups(files: Any, path: str, schema: pa.Schema) -> Iterator[pa.Table]:

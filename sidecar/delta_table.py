@@ -12,10 +12,9 @@ changed lately is found in few files; and it is not a rule about how batches com
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +26,17 @@ import pyarrow.compute as pc
 
 from sidecar import delta_files, faults
 from sidecar.clock import SystemClock
+from sidecar.delta_columns import Known, emptied
 from sidecar.delta_files import Added, Sought, Writer
+from sidecar.delta_owner import Owner, Reached, must_be_empty, must_be_ours
 from sidecar.delta_types import evolved, plain, storable
-from sidecar.errors import SinkError
 from sidecar.evolution import conformed
 from sidecar.files import sync
 from sidecar.folding import NEVER, TIME, After, Changes, Held
 from sidecar.newest import Integers, taken
 
 HOUR = 3_600_000_000
+_COLUMNS = "sidecar.columns"
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """So many files are read and written at a time."""
 
@@ -45,28 +46,6 @@ _PROPERTIES = {
     # Older versions cannot be read anyway, once their files are gone.
     "delta.logRetentionDuration": "interval 1 days",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is: the log that it mirrors, the sink that writes it, and in which way."""
-
-    log: str
-    sink: str
-    table: str
-    key: tuple[str, ...]
-    kind: str
-
-    @property
-    def app(self) -> str:
-        """The name under which the table's log holds the last offset that it has."""
-        return f"sidecar/{self.log}/{self.sink}/{self.table}"
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """What the table says of itself."""
-        found = {"log": self.log, "sink": self.sink, "table": self.table, "key": json.dumps(self.key)}
-        return {f"sidecar.{name}": value for name, value in (found | {"kind": self.kind}).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +73,7 @@ class DeltaMirror:
         self.place = re.sub(r"^s3[an]://", "s3://", place)
         self.owner, self.where = owner, where
         self._options = dict(options)
-        self._files = _file_system(self.place, self._options)
+        self._files = delta_files.file_system(self.place, self._options)
         self._table: Any = None
         self._settled = -1
 
@@ -111,11 +90,11 @@ class DeltaMirror:
             self._table.update_incremental()
             return
         if not DeltaTable.is_deltatable(self.place, self._options or None):
-            self._must_be_empty()
+            must_be_empty(self.place, self.where)
             self._create(schema, begins)
             faults.point("mirror-created")
         table = DeltaTable(self.place, storage_options=self._options or None)
-        self._must_be_ours(table.metadata().configuration)
+        must_be_ours(self.place, table.metadata().configuration, self.owner, self.where)
         self._table, self._settled = table, table.version() - 1
 
     def exists(self) -> bool:
@@ -128,6 +107,11 @@ class DeltaMirror:
         """Return the last offset that the table has."""
         found = self._table.transaction_version(self.owner.app)
         return int(self._table.metadata().configuration["sidecar.begins"]) if found is None else int(found)
+
+    def committed(self) -> int | None:
+        """Return when that offset was committed to the log, in microseconds; None if the table does not know."""
+        found = self._table.transaction_version(self.owner.stamp)
+        return None if found is None else int(found)
 
     def schema(self) -> pa.Schema:
         """Return the table's columns."""
@@ -146,35 +130,9 @@ class DeltaMirror:
             raise_if_key_not_exists=False,
         )
 
-    def _must_be_empty(self) -> None:
-        folder = Path(self.place)
-        if "://" not in self.place and folder.is_dir() and any(p.name != "_delta_log" for p in folder.iterdir()):
-            raise SinkError(
-                f"{self.where}: {self.place} is no Delta table, and not empty either. Give the sink another path, or "
-                "move away what is there"
-            )
-
-    def _must_be_ours(self, found: Mapping[str, str | None]) -> None:
-        ours = self.owner.properties
-        other = next((name for name, value in ours.items() if found.get(name) != value), None)
-        if other is None:
-            return
-        way_out = "Give this one another path, or move the table away, so that it is loaded anew under another name"
-        if "sidecar.log" not in found:
-            said = "was not written by Sidecar"
-        elif other == "sidecar.log":
-            said = f'mirrors another change log (of table "{found.get("sidecar.table")}")'
-        elif other == "sidecar.sink":
-            said = f'was written by the sink "{found.get("sidecar.sink")}"'
-        elif other == "sidecar.key":
-            said = f"was written by the key {found.get(other)}, and now the key is {ours[other]}"
-        else:
-            said = f"was written as {found.get(other)}, and now the sink asks for {ours[other]}"
-        raise SinkError(f"{self.where}: the Delta table at {self.place} {said}. {way_out}")
-
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: int, *, whole: bool) -> None:
+    def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: Reached, *, whole: bool) -> None:
         """Make of the rows that *changes* touch what *rule* says; afterwards the table has offset *through*.
 
         *whole*: the rule asks for the rows themselves, not only for whether they are there.
@@ -182,6 +140,19 @@ class DeltaMirror:
         found = self._find(changes, whole=whole)
         after = rule(changes, found.held)
         self._commit(found, after, through)
+
+    def load(self, pieces: Iterable[Changes], rule: Callable[[Changes, Held], After], through: Reached) -> None:
+        """Do the same, with a piece after the other and in one commit, where the table holds no row yet and no key
+        stands in two pieces.
+        """
+        schema, none = self.schema(), np.array([], dtype=np.int64)
+        added: list[Added] = []
+        for changes in pieces:
+            held = Held(none, schema.empty_table(), np.full(changes.keys.count, NEVER, dtype=np.int64))
+            added += self._fresh(conformed(rule(changes, held).rows, schema), schema)
+        faults.point("mirror-written")
+        self._write(list(self._actions(added)), "append", through, schema)
+        faults.point("mirror-committed")
 
     def _find(self, changes: Changes, *, whole: bool) -> _Found:
         """Return the rows that the table holds of the changes' keys; of a history, the current ones."""
@@ -242,7 +213,7 @@ class DeltaMirror:
             start += len(group)
         return pa.concat_tables(found)
 
-    def _commit(self, found: _Found, after: After, through: int) -> None:
+    def _commit(self, found: _Found, after: After, through: Reached) -> None:
         from deltalake.transaction import RemoveAction
 
         schema = self.schema()
@@ -256,7 +227,7 @@ class DeltaMirror:
         def rewrite(number: int) -> list[Added]:
             gone = found.row_of[after.gone & (found.file_of == number)]
             own = rows.filter(pa.array(homes == number))
-            return self._rewritten(found.files[number].path, schema, schema, gone, own)
+            return self._rewritten(found.files[number].path, schema, gone, own)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             added = [file for files in pool.map(rewrite, touched.tolist()) for file in files]
@@ -269,21 +240,18 @@ class DeltaMirror:
         self._write([*self._actions(added), *removed], "append", through, schema)
         faults.point("mirror-committed")
 
-    def _rewritten(
-        self, path: str, held: pa.Schema, schema: pa.Schema, gone: Integers, own: pa.Table | None
-    ) -> list[Added]:
+    def _rewritten(self, path: str, schema: pa.Schema, gone: Integers, own: pa.Table) -> list[Added]:
         """Write the rows of *path*, as *schema*, without those at the places *gone*, and then *own*."""
         writer, start = Writer(self._files, schema, self.owner.key), 0
-        for group in delta_files.groups(self._files, path, held):
+        for group in delta_files.groups(self._files, path, schema):
             begin, end = np.searchsorted(gone, (start, start + len(group)))
             start += len(group)
             if begin < end:
                 keep = np.ones(len(group), bool)
                 keep[gone[begin:end] - (start - len(group))] = False
                 group = group.filter(pa.array(keep))  # noqa: PLW2901
-            writer.write(conformed(group, schema))
-        if own is not None:
-            writer.write(own)
+            writer.write(group)
+        writer.write(own)
         return writer.close()
 
     def _fresh(self, rows: pa.Table, schema: pa.Schema) -> list[Added]:
@@ -307,10 +275,11 @@ class DeltaMirror:
         # delta-rs compares it with the machine's clock when old files are to go.
         return SystemClock().now() // 1000
 
-    def _write(self, actions: Sequence[Any], mode: str, through: int | None, schema: pa.Schema) -> None:
+    def _write(self, actions: Sequence[Any], mode: str, through: Reached | None, schema: pa.Schema) -> None:
         from deltalake import CommitProperties, Transaction
 
-        marks = [] if through is None else [Transaction(self.owner.app, through)]
+        reached = () if through is None else ((self.owner.app, through.offset), (self.owner.stamp, through.committed))
+        marks = [Transaction(name, value) for name, value in reached if value is not None]
         commit = CommitProperties(app_transactions=marks)
         self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
         self._settle()
@@ -345,16 +314,40 @@ class DeltaMirror:
         before = self.schema()
         after = evolved(before, storable(schema, self.where), own, self.where)
         if after.is_wider:
-            none = np.array([], dtype=np.int64)
-            added = [file for path in self._paths() for file in self._rewritten(path, before, after.schema, none, None)]
-            faults.point("mirror-written")
-            self._write(list(self._actions(added)), "overwrite", None, after.schema)
+            self._rewrite(before, after.schema, lambda rows: rows)
         elif after.added:
             self._table.alter.add_columns(Schema.from_arrow(pa.schema(after.added)).fields)
             self._settle()
         else:
             return
         faults.point("mirror-evolved")
+
+    def renew(self, columns: Iterable[str], over: str | None) -> None:
+        """Take notice that the log has *columns* by now; one that had gone and is back becomes NULL in the rows held,
+        but for those with a value in the column *over*.
+        """
+        before = Known.load(self._table.metadata().configuration.get(_COLUMNS))
+        after, again = before.after(columns)
+        if after == before:
+            return
+        held = self.schema()
+        if again & set(held.names):
+            self._rewrite(held, held, lambda rows: emptied(rows, again, over))
+        # The rows came first: without this notice they are emptied once more, and nothing has come in between.
+        self._table.alter.set_table_properties({_COLUMNS: after.dump()}, raise_if_not_exists=False)
+        self._settle()
+        faults.point("mirror-evolved")
+
+    def _rewrite(self, held: pa.Schema, schema: pa.Schema, change: Callable[[pa.Table], pa.Table]) -> None:
+        """Write all files anew, in one commit: what *change* makes of their rows, as *schema*."""
+        added: list[Added] = []
+        for path in self._paths():
+            writer = Writer(self._files, schema, self.owner.key)
+            for group in delta_files.groups(self._files, path, held):
+                writer.write(conformed(change(group), schema))
+            added += writer.close()
+        faults.point("mirror-written")
+        self._write(list(self._actions(added)), "overwrite", None, schema)
 
     # -- upkeep --------------------------------------------------------------------------------------------------------
 
@@ -377,14 +370,3 @@ class DeltaMirror:
 
 def _joined(parts: Sequence[Integers]) -> Integers:
     return np.concatenate(parts) if parts else np.array([], dtype=np.int64)
-
-
-def _file_system(place: str, options: Mapping[str, str]) -> Any:
-    from pyarrow import fs
-
-    if "://" not in place:
-        Path(place).mkdir(parents=True, exist_ok=True)
-        return fs.SubTreeFileSystem(place, fs.LocalFileSystem())
-    from deltalake.fs import DeltaStorageHandler
-
-    return fs.PyFileSystem(DeltaStorageHandler(place, dict(options) or None))

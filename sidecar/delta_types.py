@@ -59,7 +59,8 @@ def evolved(held: pa.Schema, new: pa.Schema, own: Iterable[str], where: str) -> 
             raise SinkError(
                 f'{where}: column "{change.column}" was {change.before} and is {change.after} now, which is not a '
                 "wider type: the rows that are there, and the changes from before, cannot be kept as that. Give the "
-                "sink another name and path, and a transform that casts the column, or leaves it out"
+                "sink another name and path; and a transform that casts the column, or leaves it out, or else have the "
+                "table read anew, so that the sink begins behind the change: sidecar watermark reset TABLE"
             )
     kept = [pa.field(f.name, wider.get(f.name, f.type)) for f in held]
     return Evolved(pa.schema([*kept, *added]), tuple(added), bool(wider))

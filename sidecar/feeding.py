@@ -1,7 +1,8 @@
-"""The sinks' own thread: what polls have found goes on while the next poll is made."""
+"""The sinks' own threads: what polls have found goes on while the next poll is made."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -73,3 +74,22 @@ class Feeding:
     def _raise(self) -> None:
         if self._died is not None:
             raise self._died
+
+
+class Lanes:
+    """Two such threads: what Spark takes its time for keeps nothing else waiting."""
+
+    def __init__(self) -> None:
+        self.spark, self.others = Feeding(), Feeding()
+
+    def finish(self) -> None:
+        """Wait as `Feeding.finish` does, for both."""
+        self.spark.finish()
+        self.others.finish()
+
+    def close(self, *, waits: bool = True) -> None:
+        """Close both as `Feeding.close` does; none begins anything while the other is waited for."""
+        self.others.close(waits=False)
+        with contextlib.ExitStack() as stack:
+            for lane in (self.others, self.spark):
+                stack.callback(lane.close, waits=waits)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, VariantType, VariantVal
 
-from sidecar import feed, segments
+from sidecar import feed, segments, stored_feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SettingsError
 from sidecar.storage import AnyPath
@@ -48,15 +48,7 @@ def tasks(paths: Sequence[AnyPath], cores: int | None = None) -> list[InputParti
     sizes = [_size(path) for path in paths]
     share = sum(sizes) // (cores or os.cpu_count() or 1)
     full = min(MOST, max(LEAST, share))
-    groups: list[list[AnyPath]] = []
-    room = 0
-    for path, size in zip(paths, sizes, strict=True):
-        if room <= 0:
-            groups.append([])
-            room = full
-        groups[-1].append(path)
-        room -= size
-    return [InputPartition(tuple(group)) for group in groups]
+    return [InputPartition(group) for group in stored_feed.grouped(zip(paths, sizes, strict=True), full)]
 
 
 def batches(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -71,19 +63,11 @@ def batches(partition: InputPartition, schema: StructType) -> Iterator[pa.Record
 
 
 def conformed(batch: pa.RecordBatch, target: pa.Schema, variants: set[str]) -> pa.RecordBatch:
-    """Return *batch* with the columns of *target*: wider, NULL where it has none; texts in *variants* are parsed."""
-    columns = []
-    for field in target:
-        at = batch.schema.get_field_index(field.name)
-        if at < 0:
-            column = pa.nulls(len(batch), field.type)
-        elif field.name in variants:
-            column = _parsed(batch.column(at), field)
-        else:
-            column = batch.column(at)
-            column = column if column.type == field.type else column.cast(field.type)
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    """Return *batch* with the columns of *target*, as `stored_feed.conformed` does; texts in *variants* are parsed."""
+    for name in variants & set(batch.schema.names):
+        at, field = batch.schema.get_field_index(name), target.field(name)
+        batch = batch.set_column(at, field, _parsed(batch.column(at), field))
+    return stored_feed.conformed(batch, target)
 
 
 def _parsed(texts: pa.Array, field: pa.Field) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from typing import Any
 
@@ -11,6 +12,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
 
 _IDENTITY = "_log.json"
+_one_at_a_time = threading.Lock()
 
 
 def identity(log: ChangeLog) -> str:
@@ -18,10 +20,11 @@ def identity(log: ChangeLog) -> str:
 
     A log gets it when it is first asked for, and keeps it.
     """
-    found = read(log, _IDENTITY)
-    if found is None:
-        found = {"id": uuid.uuid4().hex}
-        write(log, _IDENTITY, found)
+    with _one_at_a_time:
+        found = read(log, _IDENTITY)
+        if found is None:
+            found = {"id": uuid.uuid4().hex}
+            write(log, _IDENTITY, found)
     try:
         return str(found["id"])
     except (KeyError, TypeError) as error:

@@ -7,6 +7,7 @@ do not fit, and the query then stops and says so; loaded anew with the same chec
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log, self._columns, self._bounds, self._schema = log, columns, bounds, schema
         self._until = bounds.until
         self._recognised: deque[Position] = deque(maxlen=2)  # where the batch at hand begins, and where it ends
+        self._run: str | None = None
+        """What tells this run of the query from any other; found when it first says where it stands."""
         self._fitting: int | None = None
         """The `schema_version` that the last batch ended with: what has it as well need not be looked at."""
 
@@ -64,9 +67,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log.list(since, since + 1)  # or says that it is gone
         if since > (last := self._log.last()):
             raise SettingsError(f'table "{self._log.table}": since={since}, and its log ends at offset {last}')
-        if self._bounds.consumer is not None:
-            # From here on retention keeps what comes after it.
-            queries.save(self._log, self._bounds.consumer, since)
+        self._save(since)  # from here on retention keeps what comes after it
         return self._at(since)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -111,13 +112,27 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks([self._log.file(offset) for offset in range(first, last + 1)])
 
     def commit(self, end: Position) -> None:
-        """Let retention drop what the query has had."""
-        if self._bounds.consumer is not None:
-            queries.save(self._log, self._bounds.consumer, end["offset"])
+        """Let retention drop what the query has had; SettingsError if another query has taken its name since."""
+        self._save(end["offset"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of one task's files."""
         return batches(partition, self._schema)
+
+    def _save(self, offset: int) -> None:
+        name = self._bounds.consumer
+        if name is None:
+            return
+        if self._run is None:
+            # A query that is started again takes its own name over.
+            self._run = uuid.uuid4().hex
+        elif queries.holder(self._log, name) not in (None, self._run):
+            raise SettingsError(
+                f'table "{self._log.table}": another query has taken the name consumer="{name}" while this one ran, or '
+                "this one was started twice. Retention knows one position by a name, so give each query its own, and "
+                "start both again"
+            )
+        queries.save(self._log, name, offset, self._run)
 
     # -- what is there -------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ offset, is the table's affair. So a batch that is given again is one that the ta
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,6 +19,8 @@ import pyarrow.compute as pc
 
 from sidecar import folding, log_records, mirrored
 from sidecar.changelog import ChangeLog
+from sidecar.clock import SECOND
+from sidecar.delta_owner import Owner, Reached
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import filename
 from sidecar.folding import TIME, After, Changes, Held
@@ -70,6 +74,8 @@ class MirrorSink(Common):
     batch_bytes: int = BATCH_BYTES
     _tables: dict[str, DeltaMirror] = field(default_factory=dict, compare=False, repr=False)
     _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _until: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _touched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         """Make the table level with *batch*, which one commit does, or none if it is already."""
@@ -80,36 +86,87 @@ class MirrorSink(Common):
     def apply(self, changes: pa.Table, batch: Batch, version: str) -> None:
         """Do the same with the batch's rows in memory."""
         named = Named(version.removesuffix(Named("").version))
-        source = self._source_columns(changes.schema, batch, named)
-        own = own_columns(self.kind, named)
-        wanted = pa.schema([*source, *own])
-        table = self._table(batch)
-        if not table.exists() and batch.first - 1 > batch.floor:
-            raise SinkError(
-                f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
-                f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
-            )
-        try:
-            table.open(wanted, batch.first - 1)
+        with self._opened(changes.schema, batch, named) as table:
             applied = table.applied()
             if applied >= batch.last:
                 return
             if batch.first > applied + 1:
-                raise SinkError(
-                    f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied}, and "
-                    f"the next ones are from {batch.first} on: it is an older copy. Put the newest one back; or give "
-                    "the sink another name and path: that one begins anew"
-                )
-            table.evolve(wanted, [column.name for column in own])
+                raise SinkError(f"{_where(self, batch)}: {_gap(table, applied, batch, batch.first - 1)}")
+            columns = self._ready(table, changes.schema, batch, named)
             if applied >= batch.first:
                 changes = changes.filter(pc.greater(changes.column(named.version), applied))
-            columns = pa.schema([f for f in table.schema() if f.name not in {column.name for column in own}])
-            kind = KINDS[self.kind]
-            table.apply(Changes(changes, named, batch.key, columns), kind.rule, batch.last, whole=kind.whole)
-        except BaseException:
-            # What it knows of the table may be of before the failure.
-            del self._tables[batch.table]
-            raise
+            kind, through = KINDS[self.kind], Reached(batch.last, batch.committed)
+            table.apply(self._changes(changes, batch, named, columns), kind.rule, through, whole=kind.whole)
+
+    def load(self, pieces: Iterable[pa.Table], batch: Batch, version: str) -> None:
+        """Make a table of *pieces*, of which there is at least one, and in which no key stands twice: all rows as of
+        the batch's end. One commit, in the memory of a piece; none if the table is there already.
+        """
+        named, waiting = Named(version.removesuffix(Named("").version)), iter(pieces)
+        first = next(waiting)
+        with self._opened(first.schema, batch, named) as table:
+            applied = table.applied()
+            if applied >= batch.last:
+                return
+            if applied:
+                raise SinkError(f"{_where(self, batch)}: {_gap(table, applied, batch, batch.last)}")
+            columns = self._ready(table, first.schema, batch, named)
+            rows = (self._changes(piece, batch, named, columns) for piece in itertools.chain([first], waiting))
+            table.load(rows, KINDS[self.kind].rule, Reached(batch.last, batch.committed))
+
+    def recognise(self, batch: Batch, log: ChangeLog) -> None:
+        """Make sure, when the table is met for the first time, that what it has beyond its position is in *log*.
+
+        SinkError where it is not: the log, and the positions with it, are of an older copy.
+        """
+        if batch.table in self._tables:
+            return
+        with self._met(batch) as table:
+            if not table.exists():
+                return
+            table.open(pa.schema([]), 0)
+            applied, stamp = table.applied(), table.committed()
+            if applied < batch.first:
+                return
+            here = log.metadata(applied)
+            if here is not None and stamp in (None, here.committed):
+                return
+            why = f"ends at offset {log.last()}" if here is None else f"has something else at {applied} than it had"
+            raise SinkError(
+                f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied} of a log "
+                f"that by now {why}: it was restored from an older copy. What was in it after that is in the table, "
+                "and the log tells it otherwise. Give the sink another name and path: that one begins anew"
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, schema: pa.Schema, batch: Batch, named: Named) -> Iterator[DeltaMirror]:
+        """Yield the table, which is made if there is none."""
+        wanted = pa.schema([*self._source_columns(schema, batch, named), *own_columns(self.kind, named)])
+        with self._met(batch) as table:
+            if not table.exists() and batch.first - 1 > batch.floor:
+                raise SinkError(
+                    f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
+                    f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
+                )
+            table.open(wanted, batch.first - 1)
+            yield table
+            self._touched.add(batch.table)
+
+    def _ready(self, table: DeltaMirror, schema: pa.Schema, batch: Batch, named: Named) -> pa.Schema:
+        """Let *table* have the columns of the batch's rows, *schema*; return those that it has of the source."""
+        own = own_columns(self.kind, named)
+        if batch.columns is not None:
+            table.renew(batch.columns, {"history": named.valid_to, "marked": named.deleted_at}.get(self.kind))
+        names = [column.name for column in own]
+        table.evolve(pa.schema([*self._source_columns(schema, batch, named), *own]), names)
+        return pa.schema([column for column in table.schema() if column.name not in names])
+
+    def is_due(self, table: str, now: int) -> bool:
+        """Return whether upkeep of *table* is due although nothing may have come: what the last batch has left behind
+        goes one by one, until nothing is left.
+        """
+        due = self._due.get(table)
+        return due is not None and due <= now and due - self.compact_every <= self._until.get(table, 0)
 
     def maintain(self, log: ChangeLog, now: int) -> None:
         """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
@@ -117,11 +174,16 @@ class MirrorSink(Common):
         A failure is said, and stops nothing: it is tried again when it is due again.
         """
         table = self._tables.get(log.table)
+        if log.table in self._touched:
+            self._touched.discard(log.table)
+            kept = -(-self.vacuum_after // (3600 * SECOND)) * 3600 * SECOND  # Delta counts in hours
+            self._until[log.table] = now + self.compact_every + kept
         if table is None or now < self._due.get(log.table, 0):
             return
         try:
             self._maintain(table, log, now)
         except Exception as error:
+            self._due[log.table] = now + self.compact_every
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
     def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:
@@ -140,20 +202,38 @@ class MirrorSink(Common):
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
-        table = self._table(batch)
-        if not table.exists():
-            return False
-        table.open(pa.schema([]), 0)
-        return table.applied() >= batch.last
+        with self._met(batch) as table:
+            if not table.exists():
+                return False
+            table.open(pa.schema([]), 0)
+            return table.applied() >= batch.last
+
+    @contextlib.contextmanager
+    def _met(self, batch: Batch) -> Iterator[DeltaMirror]:
+        """Yield the batch's table. Once something fails, it is opened anew the next time: what this knows of it may be
+        of before the failure.
+        """
+        try:
+            yield self._table(batch)
+        except BaseException:
+            self._tables.pop(batch.table, None)
+            raise
 
     def _table(self, batch: Batch) -> DeltaMirror:
         if batch.table not in self._tables:
-            from sidecar.delta_table import DeltaMirror, Owner
+            from sidecar.delta_table import DeltaMirror
 
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
             place = mirrored.place(self.path, batch.table)
             self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
         return self._tables[batch.table]
+
+    def _changes(self, rows: pa.Table, batch: Batch, named: Named, columns: pa.Schema) -> Changes:
+        for name in batch.key:
+            if rows.column(name).null_count:
+                by = f" of the transform {self.transform}" if self.transform else ""
+                raise SinkError(f'{_where(self, batch)}: key column "{name}"{by} holds NULLs: no row is told by these')
+        return Changes(rows, named, batch.key, columns)
 
     def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
         """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""
@@ -200,6 +280,21 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     # As URIs, which Spark would take for names.
     paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+
+
+def _gap(table: DeltaMirror, applied: int, batch: Batch, lacks: int) -> str:
+    """Return why *table*, which has the changes up to *applied* and not all up to *lacks*, cannot be gone on from."""
+    has = f"the Delta table at {table.place} has changes up to offset {applied}"
+    if batch.floor > applied:
+        return (
+            f"{has}, and those after it up to {batch.floor} are gone from the log. If that was damaged, and begun anew "
+            "before the table had them, give the sink another name and path: that one begins anew. If the table is an "
+            "older copy, put the newest one back"
+        )
+    return (
+        f"{has}, and the next ones are from {lacks + 1} on: it is an older copy. Put the newest one back; or give the "
+        "sink another name and path: that one begins anew"
+    )
 
 
 def _where(sink: MirrorSink, batch: Batch) -> str:

@@ -33,11 +33,19 @@ def positions(log: ChangeLog) -> dict[str, int]:
     return found
 
 
-def save(log: ChangeLog, query: str, offset: int) -> None:
-    """Record that *query* has had everything up to *offset*."""
+def save(log: ChangeLog, query: str, offset: int, run: str = "") -> None:
+    """Record that *query* has had everything up to *offset*; *run* tells the process that says so from any other."""
     storage.make_folder(_folder(log))
-    text = json.dumps({"query": query, "acknowledged": offset})
+    text = json.dumps({"query": query, "acknowledged": offset, "run": run})
     storage.write_text(_path(log, query), text)
+
+
+def holder(log: ChangeLog, query: str) -> str | None:
+    """Return the `run` that has recorded where *query* stands; None if nobody has, or nobody who said."""
+    try:
+        return json.loads(_path(log, query).read_text()).get("run") or None
+    except (FileNotFoundError, ValueError, AttributeError):
+        return None  # `save` writes it anew
 
 
 def forget(log: ChangeLog, query: str) -> None:

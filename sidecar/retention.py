@@ -15,7 +15,9 @@ from sidecar.state import WatermarkStore
 
 def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
     """Drop *log*'s segments committed before *before* (microseconds UTC) that all *consumers* have; return how many."""
-    return drop(log, store, min(aged(log, store, before), allowed(log, store, consumers)))
+    limit = aged(log, store, before)
+    # Who needs it is not asked where nothing is old enough: of a store that would be a listing, at each round.
+    return drop(log, store, min(limit, allowed(log, store, consumers))) if limit > log.floor() else 0
 
 
 def aged(log: ChangeLog, store: WatermarkStore, before: int, after: int = 0) -> int:
@@ -46,12 +48,12 @@ def allowed(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str]) -> 
     mark = store.watermark(log.table)
     if mark is None:
         return 0
-    had = [store.position(log.table, c).acknowledged for c in consumers]
-    limit = min([*had, *queries.positions(log).values()], default=mark.offset)
+    limit = min((store.position(log.table, c).acknowledged for c in consumers), default=mark.offset)
     if mark.job is not None:
         # What has been delivered since is what its chunks are held against.
         limit = min(limit, mark.job.began)
-    return limit
+    # Files, and last: of a store they are listed.
+    return min([limit, *queries.positions(log).values()]) if limit > log.floor() else limit
 
 
 def drop(log: ChangeLog, store: WatermarkStore, through: int) -> int:

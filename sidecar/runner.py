@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.compaction import Compaction
-from sidecar.delivery import Delivery
+from sidecar.delivery import Delivery, needs_spark
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
-from sidecar.feeding import Feeding
+from sidecar.feeding import Lanes
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.jobs import Jobs
 from sidecar.model import Hold, Tracked
@@ -61,8 +61,10 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._feeding = Feeding()
-        self._compaction = Compaction(self._delivery.session, self.sidecar.described, self._feeding.ask)
+        self._feeding = Lanes()
+        self._compaction = Compaction(
+            self._delivery.session, self.sidecar.described, self._feeding.spark.ask, self.sidecar.clock
+        )
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -89,7 +91,8 @@ class Runner:
                 self._feeding.close(waits=not is_in_haste)
             finally:
                 self._delivery.close()
-        return next((e.exit_code for e in (*self._errors.values(), *self._delivery.failures.values())), 0)
+        failures = (*self._errors.values(), *self._delivery.failures.values(), *self._compaction.failures.values())
+        return next((error.exit_code for error in failures), 0)
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
@@ -145,9 +148,10 @@ class Runner:
                 self._fan_out()
                 has_fanned_out = True
             if not self._jobs.waiting():
-                self._feeding.finish()
-                for tracked in tables:
-                    self._retain(tracked)
+                for _ in ("once all sinks have all", "once a base is there, where that needs one"):
+                    self._feeding.finish()
+                    for tracked in tables:
+                        self._retain(tracked)
                 return
 
     def _begin_round(self) -> None:
@@ -181,12 +185,16 @@ class Runner:
     def _feed(self, tracked: Tracked) -> None:
         """Have the sinks given what is new, meanwhile; drop what all of them have had."""
         if not self._stopping():
-            if self._delivery.is_behind(tracked):
-                self._ask_for(tracked)
+            self._ask_for(tracked)
             self._retain(tracked)
 
     def _ask_for(self, tracked: Tracked) -> None:
-        self._feeding.ask(tracked.name, functools.partial(self._delivery.deliver, tracked))
+        sinks = self._delivery.wanting(tracked)
+        by_spark = [sink for sink in sinks if needs_spark(sink)]
+        others = [sink for sink in sinks if not needs_spark(sink)]
+        for lane, some in ((self._feeding.spark, by_spark), (self._feeding.others, others)):
+            if self._delivery.is_asked(tracked, some):
+                lane.ask(tracked.name, functools.partial(self._delivery.deliver, tracked, some))
 
     def _tables(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
@@ -233,8 +241,9 @@ class Runner:
             # What the source was described as may be what is wrong: look again before the next round.
             self._stale = True
         else:
-            # Of a backfill in this round, or of a sink, something may still be wrong.
-            if tracked.name not in self._errors and not self._delivery.has_failed(tracked.name):
+            # Of a backfill in this round, of a sink or a base, something may still be wrong.
+            has_failed = tracked.name in {*self._errors, *self._compaction.failures}
+            if not has_failed and not self._delivery.has_failed(tracked.name):
                 store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began
         if result.rows:

@@ -30,7 +30,8 @@ class Batch:
     """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part.
 
     `key`: the columns that tell the table's rows apart. `log`: what tells its log from any other; `floor`: the last
-    offset that retention has dropped from it.
+    offset that retention has dropped from it. For a mirror, `columns`: the source's, as the log has them at `last`; and
+    `committed`: when that was committed.
     """
 
     table: str
@@ -40,6 +41,8 @@ class Batch:
     key: tuple[str, ...] = ()
     log: str = ""
     floor: int = 0
+    columns: tuple[str, ...] | None = None
+    committed: int | None = None
 
 
 class Sink(Protocol):

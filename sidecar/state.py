@@ -8,6 +8,7 @@ the newest part, and that is found again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import shutil
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPosition:
-    """How far a consumer has acknowledged, and the end of the batch that it may have begun to write."""
+    """How far a consumer has acknowledged, and the end of the batch that it may have begun to write.
+
+    `loading`: that batch is the table as of its end, in place of the changes up to there.
+    """
 
     acknowledged: int = 0
     intended: int | None = None
+    loading: bool = False
 
 
 class WatermarkStore(Protocol):
@@ -263,7 +268,7 @@ class RocksDBWatermarkStore:
         return ConsumerPosition() if raw is None else ConsumerPosition(*json.loads(raw))
 
     def save_position(self, table: str, consumer: str, position: ConsumerPosition) -> None:
-        value = json.dumps([position.acknowledged, position.intended]).encode()
+        value = json.dumps(dataclasses.astuple(position)).encode()
         self._write([("positions", _pair(table, consumer), value)], lazy=True)
 
     def positions(self) -> dict[tuple[str, str], ConsumerPosition]:

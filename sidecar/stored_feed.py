@@ -8,8 +8,9 @@ part of Spark's plans.
 from __future__ import annotations
 
 import json
+import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TASK = 16 << 20
 """So many bytes of the log make a task."""
 
+_one_at_a_time = threading.Lock()
 _reached: weakref.WeakKeyDictionary[SparkSession, dict[StorePath, bool]] = weakref.WeakKeyDictionary()
 
 
@@ -47,7 +49,7 @@ def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) ->
     from pyspark.sql.pandas.types import to_arrow_schema
 
     target = to_arrow_schema(columns, timezone="UTC")
-    groups = list(_groups(found))
+    groups = grouped(((segment.file, storage.size(segment.file)) for segment in found), TASK)
 
     # These are made here, so that they are pickled with what they refer to, and not by name.
     class Reader(DataSourceReader):
@@ -70,30 +72,33 @@ def frame(spark: SparkSession, found: Sequence[Segment], columns: StructType) ->
         def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  it is asked for by this name
             return Reader()
 
-    spark.dataSource.register(Source)
     # The option is for whoever reads a plan.
     said = json.dumps([str(found[0].file), str(found[-1].file)])
-    return spark.read.format("sidecar_segments").option("files", said).load()
+    with _one_at_a_time:  # or another thread's source of this name is loaded
+        spark.dataSource.register(Source)
+        return spark.read.format("sidecar_segments").option("files", said).load()
 
 
 def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* in exactly the layout *target*: Spark takes any other for something else."""
-    names = batch.schema.names
-    arrays = [
-        batch.column(field.name).cast(field.type) if field.name in names else pa.nulls(len(batch), field.type)
-        for field in target
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+    """Return *batch* in exactly the layout *target*, wider, NULL where it has no column: Spark takes any other layout
+    for something else.
+    """
+    columns = []
+    for field in target:
+        at = batch.schema.get_field_index(field.name)
+        column = pa.nulls(len(batch), field.type) if at < 0 else batch.column(at)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _groups(found: Sequence[Segment]) -> Iterator[list[storage.AnyPath]]:
-    group: list[storage.AnyPath] = []
-    full = 0
-    for segment in found:
-        group.append(segment.file)
-        full += storage.size(segment.file)
-        if full >= TASK:
-            yield group
-            group, full = [], 0
-    if group:
-        yield group
+def grouped(sized: Iterable[tuple[storage.AnyPath, int]], full: int) -> list[tuple[storage.AnyPath, ...]]:
+    """Return the files of *sized*, each with its bytes, in groups that lie together, each just *full*."""
+    groups: list[list[storage.AnyPath]] = []
+    room = 0
+    for path, size in sized:
+        if room <= 0:
+            groups.append([])
+            room = full
+        groups[-1].append(path)
+        room -= size
+    return [tuple(group) for group in groups]

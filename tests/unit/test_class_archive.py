@@ -133,6 +133,14 @@ def test_two_processes_do_not_make_it_at_once(machine: dict[str, Path]) -> None:
     assert archive.is_wanted(SystemClock())
 
 
+def test_what_cannot_be_made_is_not_tried_again_at_each_run(machine: dict[str, Path]) -> None:
+    archive, clock = there(machine), SystemClock()
+    assert archive.is_wanted(clock)
+    assert "Permission denied" in str(archive_maker.make(archive, clock)), "what is to be Java cannot be started"
+    assert not archive.is_wanted(clock)
+    assert [p.name for p in archive.folder.iterdir() if p.name.startswith("making-")] == []
+
+
 def test_where_nothing_can_be_written_there_is_none(machine: dict[str, Path]) -> None:
     machine["cache"].write_text("a file where the folder should be")
     archive = there(machine)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import shutil
 import sqlite3
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,79 +14,23 @@ import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar import bases, clock, compaction, current, recovery
+from sidecar import bases, clock, compaction, current
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged, StateHeld
-from sidecar.model import DELETE, INSERT, KEY, UPDATE, VARIANT, Job, PassMark, Watermark
+from sidecar.model import DELETE, INSERT, KEY, UPDATE, VARIANT, Job
 from sidecar.project import Sidecar
 from sidecar.state import MemoryWatermarkStore
 from tests.conftest import SQLiteFile
+from tests.unit.told_logs import PLAIN, append, key, no_source, read, schema, truncated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def at_once(name: str, work: Callable[[], None]) -> None:
-    del name
-    work()
-
-
-def schema(*fields: pa.Field) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field("_change_type", pa.string(), nullable=False),
-            pa.field("_commit_version", pa.int64(), nullable=False),
-            pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
-            pa.field("_origin", pa.string(), nullable=False),
-            *fields,
-        ]
-    )
-
-
-def key(name: str, type_: pa.DataType | None = None) -> pa.Field:
-    return pa.field(name, type_ or pa.int64(), metadata=KEY)
-
-
-PLAIN = schema(key("id"), pa.field("v", pa.int64()))
-
-
-def append(
-    log: ChangeLog,
-    *rows: tuple[Any, ...],
-    columns: pa.Schema = PLAIN,
-    committed: int | None = None,
-    job: Job | None = None,
-    reset: bool = False,
-) -> int:
-    """Append *rows*, each its change type and values; return the offset."""
-    offset = log.last() + 1
-    at, origin = offset * 10 if committed is None else committed, "backfill" if job else "poll"
-    written = [[kind, offset, at, origin, *values] for kind, *values in rows]
-    arrays = [list(v) for v in zip(*written, strict=True)] or [[] for _ in columns]
-    data = pa.table([pa.array(v, f.type) for v, f in zip(arrays, columns, strict=True)], schema=columns)
-    mark = Watermark("id by u", offset, {} if reset else {"updated": PassMark(offset)}, job=job)
-    log.append(offset, data, mark, NOTHING, committed=at, origin=origin, moved=reset)
-    return offset
-
-
-def no_source() -> pa.Schema:
-    raise AssertionError("the source was asked")
-
-
-def read(spark: SparkSession, log: ChangeLog, as_of: Any = None) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, current.dataframe(spark, log, as_of, no_source).collect()), key=repr)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> ChangeLog:
     return ChangeLog(tmp_path / "log", "t")
-
-
-def truncated(log: ChangeLog, through: int) -> None:
-    """Let retention drop what is before, as of a time when there were no bases."""
-    log.drop(through, Watermark("id by u", through), NOTHING)
 
 
 # -- as of when --------------------------------------------------------------------------------------------------------
@@ -337,77 +280,12 @@ def test_the_chunks_of_one_backfill_are_told_from_those_of_one_that_began_again(
     assert current.plan(log, None, no_source).mixed
 
 
-# -- retention ---------------------------------------------------------------------------------------------------------
+# -- a project ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def any_byte_is_worth_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "FIRST_BYTES", 0)
-
-
-def kept(log: ChangeLog) -> MemoryWatermarkStore:
-    store = MemoryWatermarkStore()
-    recovery.recover(log, store)
-    return store
-
-
-def test_retention_goes_no_further_than_a_base(
-    spark: SparkSession, log: ChangeLog, any_byte_is_worth_a_base: None
-) -> None:
-    for id_ in range(5):
-        append(log, (INSERT, id_, 0))
-    store, retained = kept(log), compaction.Compaction(lambda: spark, lambda table: no_source(), at_once)
-    assert retained.retain(log, store, [], before=31) == 3
-    assert (log.floor(), bases.offsets(log)) == (3, [3])
-    assert [len(read(spark, log, at)) for at in (3, 4, 5)] == [3, 4, 5]
-    assert retained.retain(log, store, [], before=31) == 0
-
-
-def test_a_base_is_written_anew_only_once_there_is_as_much_to_drop(
-    spark: SparkSession, log: ChangeLog, any_byte_is_worth_a_base: None
-) -> None:
-    append(log, *((INSERT, n, hash(str(n))) for n in range(5000)))
-    store = kept(log)
-    retained = compaction.Compaction(lambda: spark, lambda table: no_source(), at_once)
-    append(log, (UPDATE, 1, 1))
-    recovery.recover(log, store)
-    assert retained.retain(log, store, [], before=10**9) == 1
-    for _ in range(3):
-        append(log, (UPDATE, 1, 2))
-    recovery.recover(log, store)
-    assert retained.retain(log, store, [], before=10**9) == 0
-    append(log, *((UPDATE, n, hash(str(n))) for n in range(4000)))
-    append(log, (UPDATE, 1, 3))
-    recovery.recover(log, store)
-    assert retained.retain(log, store, [], before=10**9) == 5
-    assert (log.floor(), bases.offsets(log)) == (6, [6])
-    assert len(read(spark, log)) == 5000
-
-
-def test_below_some_megabytes_no_base_is_written_and_nothing_is_dropped(log: ChangeLog) -> None:
-    for id_ in range(5):
-        append(log, (INSERT, id_, 0))
-
-    def no_spark() -> Any:
-        raise AssertionError("Spark was started")
-
-    retained = compaction.Compaction(no_spark, lambda table: no_source(), at_once)
-    assert retained.retain(log, kept(log), [], before=10**9) == 0
-    assert log.floor() == 0
-
-
-def test_a_log_that_no_base_can_be_made_of_is_shortened_all_the_same(
-    spark: SparkSession, log: ChangeLog, any_byte_is_worth_a_base: None
-) -> None:
-    for id_ in range(5):
-        append(log, (INSERT, id_, 0))
-    truncated(log, 2)
-    retained = compaction.Compaction(lambda: spark, lambda table: no_source(), at_once)
-    assert retained.retain(log, kept(log), [], before=10**9) == 2
-    assert (log.floor(), bases.offsets(log)) == (4, [])
-
-
-# -- a project ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -122,6 +122,30 @@ def test_polls_go_on_while_a_sink_takes_its_time(
     assert sorted(sinks_that_wait.taken) == [1, 2, 3, 4]
 
 
+def test_a_mirror_waits_for_no_sink_that_needs_spark(
+    spark: SparkSession, lists: Lists, tmp_path: Path, functions: Any, clock: FakeClock
+) -> None:
+    (tmp_path / "sinks_before_a_mirror.py").write_text(WAITS)
+    stop = threading.Event()
+    lists.table("a", rows=runners.rows(clock, 1))
+
+    class Patient(FakeClock):
+        def sleep(self, seconds: float, until: threading.Event | None = None) -> None:
+            import sinks_before_a_mirror  # type: ignore[import-not-found]
+
+            super().sleep(seconds, until)
+            assert sinks_before_a_mirror.begun.wait(60)
+            tries = (threading.Event().wait(0.1) for _ in range(100))
+            assert any(opened.store.position("a", "lake").acknowledged for _ in tries)
+            stop.set()
+            sinks_before_a_mirror.go_on.set()
+
+    sinks = '[sinks.a_slow]\nforeach = "sinks_before_a_mirror:take"\n'
+    sinks += '[sinks.lake]\nformat = "delta"\nmode = "mirror"\npath = "lake"\n'
+    with runners.project(tmp_path, Patient(clock.now()), "[tables.a]\n" + sinks) as opened:
+        assert opened.run(spark, stop=stop) == 0
+
+
 def test_whoever_interrupts_a_run_waits_for_no_batch_and_no_other_is_begun(
     spark: SparkSession, lists: Lists, tmp_path: Path, functions: Any, clock: FakeClock
 ) -> None:

@@ -183,3 +183,18 @@ def test_a_segment_that_is_missing_in_between_is_not_taken_for_the_end(tmp_path:
     assert batch(stream, {"offset": 0})[0] == at(log, 2)
     with pytest.raises(StateDamaged, match="is missing, and later segments are there"):
         stream.latestOffset(at(log, 2), ALL)
+
+
+def test_of_two_queries_of_one_name_the_first_is_told(tmp_path: Path) -> None:
+    log = ids(log_in(tmp_path), 5)
+    first, second = (loaded(log, consumer="lake") for _ in range(2))
+    first.commit(at(log, 4))
+    second.commit(at(log, 2))
+    with pytest.raises(SettingsError, match='another query has taken the name consumer="lake"'):
+        first.commit(at(log, 5))
+    second.commit(at(log, 3))
+    assert queries.positions(log) == {"lake": 3}
+    again = loaded(log, consumer="lake")
+    again.commit(at(log, 4))
+    queries.forget(log, "lake")
+    again.commit(at(log, 5))

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import shutil
 import sqlite3
+import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 import sidecar
 from sidecar import delta_files, log_records, mirror, mirrored
 from sidecar.changelog import ChangeLog
-from sidecar.clock import SECOND, FakeClock
+from sidecar.clock import SECOND, FakeClock, SystemClock
+from sidecar.delivery import Delivery
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import sync
 from sidecar.mirror import MirrorSink
@@ -232,6 +234,12 @@ def test_a_large_batch_is_written_in_the_order_of_the_key_and_in_files_of_a_size
     assert all(a[1] < b[0] for a, b in itertools.pairwise(bounds))
 
 
+def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
+    # The log has none; a transform may make one.
+    with pytest.raises(SinkError, match='key column "id" holds NULLs'):
+        apply(sink, 1, {"id": ["a", None]})
+
+
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +256,49 @@ def test_columns_that_come_go_and_grow_keep_what_is_there(sink: MirrorSink) -> N
     # An older batch that is given once more, and a narrower type that still fits.
     apply(sink, 3, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
     assert held(sink).column("f").to_pylist() == [0.5, 1.5, 0.1]
+
+
+@pytest.mark.parametrize("kind", ["current", "history"])
+def test_a_column_of_structs_is_kept_and_its_files_are_joined(tmp_path: Path, kind: str) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
+    struct = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    for offset, values in enumerate(([{"a": 1, "b": "x"}, None], [{"a": 2, "b": None}, None]), 1):
+        apply(sink, offset, {"id": [1, 2], "s": pa.array(values, struct)})
+    sink._tables["t"].maintain(0)
+    apply(sink, 3, {"id": [2], "s": pa.array([{"a": 3, "b": None}], struct)})
+    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None]
+    assert [(r["id"], r["s"]["a"]) for r in rows] == [(1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("current", [(1, None), (3, "c"), (4, "d")]),
+        ("marked", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
+        ("history", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
+    ],
+)
+def test_a_column_that_was_dropped_and_came_again_is_another_one(
+    tmp_path: Path, kind: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
+
+    def give(offset: int, columns: dict[str, Any], kind: str = "insert", names: tuple[str, ...] = ("id", "v")) -> None:
+        sink.apply(changes(offset, columns, kind), batch(offset, columns=names), VERSION)
+
+    give(1, {"id": [1, 2], "v": ["a", "b"]})
+    give(2, {"id": [2], "v": ["b"]}, "delete")
+    give(3, {"id": [3]}, names=("id",))
+    # Killed between the two steps, and begun again.
+    monkeypatch.setattr("sidecar.delta_table.DeltaMirror._settle", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        give(4, {"id": [3], "v": ["c"]}, "update_postimage")
+    monkeypatch.undo()
+    sink = MirrorSink("lake", path=sink.path, kind=kind)
+    give(4, {"id": [3], "v": ["c"]}, "update_postimage")
+    give(5, {"id": [4], "v": ["d"]})
+    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None or r["id"] == 2]
+    assert [(r["id"], r["v"]) for r in rows] == expected
 
 
 @pytest.mark.parametrize(
@@ -339,6 +390,27 @@ def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_pa
     apply(again, 7, {"id": ids(range(7, 8))})
     again.maintain(log, clock.now())
     assert len(files(again)) == 2
+
+
+def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and_then_that_is_over(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    path = project(sqlite_db, MIRROR + 'compact_every = "1h"\nvacuum_after = "0s"\n')
+    clock = FakeClock(SystemClock().now())
+    counts: list[int] = []
+    with sidecar.open(path, clock=clock) as sc:
+        delivery = Delivery(sc, None, threading.Event())
+        for turn in range(12):
+            if turn < 2:
+                insert(sqlite_db.connection, turn + 1, "a")
+                sc.poll()
+            asked = delivery.is_asked(sc.tracked["t"], delivery.sinks)
+            if asked:
+                delivery.deliver(sc.tracked["t"], delivery.sinks)
+            counts.append(len(list((tmp_path / "lake" / "t").glob("*.parquet"))))
+            clock.advance(1800)
+        assert not asked, "a table that is tidy is left alone"
+    assert (max(counts), counts[-1]) == (2, 1)
 
 
 def test_all_that_a_table_consists_of_is_forced_to_the_disk(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,6 +540,38 @@ def test_settings_that_no_mirror_can_keep_are_refused_at_the_start(
     path = project(sqlite_db, more, table)
     with pytest.raises(SettingsError, match=said), sidecar.open(path) as sc:
         _ = sc.tracked
+
+
+def test_a_column_that_came_again_has_in_a_mirror_what_it_has_in_the_source(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    # What a poll has met it does not meet again, as it would within the lookback.
+    path = project(sqlite_db, 'lookback = "1us"\n' + MIRROR)
+    steps = (
+        "",
+        "",
+        "ALTER TABLE t DROP COLUMN v",
+        "ALTER TABLE t ADD COLUMN v TEXT",
+        "ALTER TABLE t ADD COLUMN w TEXT",
+    )
+    for key, step in enumerate(steps, 1):
+        sqlite_db.connection.execute(step)
+        sqlite_db.connection.execute(
+            "INSERT INTO t (id, created_at, updated_at) VALUES (?1, '', strftime('%Y-%m-%d %H:%M:%f'))", (key,)
+        )
+        if key in (1, 4):
+            sqlite_db.connection.execute("UPDATE t SET v = 'a value' WHERE id = ?", (key,))
+        with sidecar.open(path) as sc:
+            assert sc.run(once=True) == 0
+    # Another one, which comes when all of that is over.
+    path.write_text(path.read_text() + MIRROR.replace("lake", "pond"))
+    with sidecar.open(path) as sc:
+        assert sc.run(once=True) == 0
+    source = [
+        dict(zip(("id", "v", "w"), r, strict=True)) for r in sqlite_db.connection.execute("SELECT id, v, w FROM t")
+    ]
+    for name in ("lake", "pond"):
+        assert held(MirrorSink(name, path=str(tmp_path / name))).select(["id", "v", "w"]).to_pylist() == source
 
 
 def test_a_mirror_is_read_by_its_tables_name(spark: SparkSession, sqlite_db: SQLiteFile) -> None:

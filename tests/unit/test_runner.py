@@ -133,7 +133,7 @@ def test_a_failure_that_stays_the_same_is_said_once_a_minute(
         delivery, said = Delivery(sc, spark, threading.Event()), list[int]()
         for seconds in (0, 5, 50, 10, 5):
             clock.advance(seconds)
-            delivery.deliver(sc.tracked["a"])
+            delivery.deliver(sc.tracked["a"], delivery.sinks)
             said.append(caplog.text.count("first is away"))
         assert said == [1, 1, 1, 2, 2]
         assert "first is away" in {s.table: s.error or "" for s in sc.status()}["a"]
@@ -169,13 +169,14 @@ def test_a_log_of_many_segments_is_delivered_in_batches_that_are_bounded(
         stop = threading.Event()
         delivery = Delivery(sc, spark, stop, batch_bytes=1)
         functions.failing.add("second")
-        delivery.deliver(sc.tracked["a"])
+        delivery.deliver(sc.tracked["a"], delivery.sinks)
         assert functions.taken == [("first", "a", n, n, False, ids) for n, ids in ((1, [1, 2]), (2, [3, 4]), (3, [5]))]
         assert list(delivery.failures) == [("a", "second")]
         functions.taken.clear()
         functions.failing.clear()
         # What was begun is given again as it was, whatever a batch may hold by now.
-        Delivery(sc, spark, stop).deliver(sc.tracked["a"])
+        again = Delivery(sc, spark, stop)
+        again.deliver(sc.tracked["a"], again.sinks)
         assert functions.taken == [("second", "a", 1, 1, True, [1, 2]), ("second", "a", 2, 3, False, [3, 4, 5])]
         assert sc.store.position("a", "second") == ConsumerPosition(3)
 

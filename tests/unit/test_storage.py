@@ -189,6 +189,8 @@ def test_a_writer_lists_a_store_once(root: StorePath, tmp_path: Path, monkeypatc
     monkeypatch.setattr(StorePath, "open", opening)
     assert [log.metadata(1) for _ in range(3)] == [log.metadata(1)] * 3
     assert len(opened) == 1
+    listed.clear()
+    assert (retention.drop_old(log, store, [], before=0), listed) == (0, []), "nothing is old enough"
 
 
 def test_a_foreign_segment_is_never_written_over(root: StorePath) -> None:
