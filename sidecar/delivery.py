@@ -66,14 +66,7 @@ class Delivery:
 
     def has_full_batch(self, tracked: Tracked) -> bool:
         """Return whether *tracked*'s log holds as much as a batch may, beyond what one of its sinks has had."""
-        sinks, store = self.wanting(tracked), self._sidecar.store
-        if not sinks:
-            return False
-        had = min(store.position(tracked.name, sink.name).acknowledged for sink in sinks)
-        log = self._sidecar.log(tracked.name)
-        with contextlib.suppress(SidecarError):  # what the log cannot say now, the delivery meets as well
-            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
-        return False
+        return any(self._has_full(sink, tracked) for sink in self.wanting(tracked))
 
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
@@ -82,14 +75,21 @@ class Delivery:
     def deliver(self, tracked: Tracked) -> None:
         """Deliver all that *tracked*'s log holds. One sink that fails does not hold the others."""
         for sink in self.wanting(tracked):
-            try:
+            with self._noted(tracked, sink):
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
                 if isinstance(sink, MirrorSink):
                     sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
-            except SidecarError as error:
-                # The log cannot be asked where the sink is to go on: the next round asks again.
-                self._failed(tracked.name, sink, error)
+
+    def deliver_full(self, tracked: Tracked) -> None:
+        """Deliver the batches of *tracked* that are full; what is left waits for what is still to come.
+
+        So a sink that is faster than the source is read makes few large files all the same.
+        """
+        for sink in self.wanting(tracked):
+            with self._noted(tracked, sink):
+                while not self._stop.is_set() and self._has_full(sink, tracked) and self._deliver(sink, tracked):
+                    pass
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
@@ -110,6 +110,25 @@ class Delivery:
 
             spark.close(self._spark)
             self._spark, self._own_spark = None, False
+
+    @contextlib.contextmanager
+    def _noted(self, tracked: Tracked, sink: Sink) -> Iterator[None]:
+        try:
+            yield
+        except SidecarError as error:
+            # The log cannot be asked where the sink is to go on: the next round asks again.
+            self._failed(tracked.name, sink, error)
+
+    def _has_full(self, sink: Sink, tracked: Tracked) -> bool:
+        had = self._sidecar.store.position(tracked.name, sink.name).acknowledged
+        log = self._sidecar.log(tracked.name)
+        with contextlib.suppress(SidecarError):  # what the log cannot say now, the delivery meets as well
+            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._full(sink)
+        return False
+
+    def _full(self, sink: Sink) -> int:
+        """Return how many bytes of the log make a batch for *sink* full."""
+        return min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
 
     def _deliver(self, sink: Sink, tracked: Tracked) -> bool:
         """Hand *sink* one batch, acknowledge it once it is durable there, and return whether there may be more."""
@@ -168,8 +187,7 @@ class Delivery:
 
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
-        full = min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
-        size = 0
+        size, full = 0, self._full(sink)
         _, alike = log.columns(after + 1)
         last = last if alike is None else min(last, alike)
         for count, segment in enumerate(log.list(after, last), 1):

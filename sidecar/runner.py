@@ -158,8 +158,9 @@ class Runner:
             if results is not None:
                 results[step.table].add(step)
             elif self._delivery.has_full_batch(self.sidecar.tracked[step.table]):
-                # Spark has something to do while the source is read.
-                self._ask_for(self.sidecar.tracked[step.table])
+                # The sinks have something to do while the source is read.
+                tracked = self.sidecar.tracked[step.table]
+                self._feeding.ask(f"{step.table}: full", functools.partial(self._delivery.deliver_full, tracked))
             if self.on_step is not None:
                 self.on_step(step)
         return copied
