@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sidecar")
 
 _NEWEST = 500
-_CHUNK = 200
+_FEW, _CHUNK = 8, 200
 _DATE = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.,][0-9]{1,9})?)?"
 _READING = f"^{_DATE}([ T]{_TIME})?$"
@@ -60,17 +60,13 @@ class Cursors:
         name = page.scan.cursor
         if name is None:
             return [Range()], indexed
-        closed, tracked = page.closed.get(page.scan.name), page.tracked
+        closed = page.closed.get(page.scan.name)
         holds = self.holds(connection, page, name)
-        if holds == "integer":
-            return ranges_.integers(closed), indexed
-        if holds == "real":
-            return ranges_.reals(closed), indexed
-        if holds != "text":
-            return ranges_.counts(closed, holds, tracked.timezone) if holds else [Range()], indexed
-        # Without an index every value is looked at anyway.
-        offsets = closed is not None and (not indexed or self._is_shifted(connection, page, name, closed))
-        return ranges_.texts(closed, tracked.timezone, offsets=offsets), indexed
+        offsets = False
+        if holds == "text" and closed is not None:
+            # Without an index every value is looked at anyway.
+            offsets = not indexed or self._is_shifted(connection, page, name, closed)
+        return _stretches(holds, closed, page.tracked.timezone, offsets=offsets), indexed
 
     def raw(self, connection: sqlite3.Connection, page: Page, position: Position | None) -> Position | None:
         """Return *position* as it stands in the file: a number that was delivered as text is one again."""
@@ -120,18 +116,16 @@ class Cursors:
         assert name is not None
         described = tracked.table.column(name)
         assert described is not None
-        closed = page.closed.get(page.scan.name)
-        low, high = self._ends(connection, page, at_most)
-        top, order = high, column(tracked, name)
-        home = {"integer": (int,), "real": (float, int), "text": (str,)}.get(
-            self.holds(connection, page, name), (int, float)
-        )
+        closed, holds = page.closed.get(page.scan.name), self.holds(connection, page, name)
+        low, top = self._ends(holds, page, at_most)
+        order, count = column(tracked, name), _FEW
+        home = {"integer": (int,), "real": (float, int), "text": (str,)}.get(holds, (int, float))
         while True:
             parameters: list[Scalar] = []
             terms = [Range(low, top).sql(order, parameters), *members(page, parameters)]
             rows = connection.execute(
                 f"SELECT {order} FROM {quoted(tracked.name)} WHERE {' AND '.join(terms)} ORDER BY {order} DESC LIMIT ?",
-                (*parameters, _CHUNK),
+                (*parameters, count),
             ).fetchall()
             values = [v for (v,) in rows if isinstance(v, home)]
             found = cursor.greatest_within(
@@ -139,9 +133,9 @@ class Cursors:
             )
             if found is not None:
                 return found if closed is None or found > closed else None
-            if len(rows) < _CHUNK:
+            if len(rows) < count:
                 return None
-            top = rows[-1][0]
+            top, count = rows[-1][0], _CHUNK
 
     def recalled(self, connection: sqlite3.Connection, tracked: Tracked, memory: Memory) -> Memory:
         """Take over what *memory* says of text columns that hold offsets, or look through them; return it as it stands.
@@ -217,13 +211,13 @@ class Cursors:
                 tracked.name, name, key,
             )  # fmt: skip
 
-    def _ends(self, connection: sqlite3.Connection, page: Page, at_most: int | None) -> tuple[Scalar, Scalar]:
-        """Return bounds in the column's order of every time above closed and not above *at_most*."""
-        name = page.scan.cursor
-        assert name is not None
-        found, _ = self.ranges(connection, page)
+    def _ends(self, holds: str, page: Page, at_most: int | None) -> tuple[Scalar, Scalar]:
+        """Return bounds in the column's order of every time above closed and not above *at_most*; offsets that nobody
+        has met yet apart.
+        """
         closed, tracked = page.closed.get(page.scan.name), page.tracked
-        holds = self.holds(connection, page, name)
+        is_shifted = (tracked.name, page.scan.cursor) in self._shifted
+        found = _stretches(holds, closed, tracked.timezone, offsets=is_shifted)
         if holds == "text":
             # Of several stretches the first ones hold no times.
             low = None if closed is None or len(found) == 1 else found[min(2, len(found) - 1)].low
@@ -235,7 +229,6 @@ class Cursors:
             return low, at_most + 1
         if holds == "real":
             return low, at_most / 1e6 + max(1e-6, abs(at_most / 1e6) * 1e-15)
-        del tracked
         # A reading may be behind the instant, by as much as a zone is.
         return low, cursor.in_unit(at_most + ranges_.FARTHEST, holds) + 1 if holds else ""
 
@@ -255,6 +248,17 @@ class Cursors:
         if found:
             self._shifted.add((tracked.name, name))
         return found is not None
+
+
+def _stretches(holds: str, closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:
+    """Return where the values of a column that *holds* that are above *closed*."""
+    if holds == "integer":
+        return ranges_.integers(closed)
+    if holds == "real":
+        return ranges_.reals(closed)
+    if holds != "text":
+        return ranges_.counts(closed, holds, timezone) if holds else [Range()]
+    return ranges_.texts(closed, timezone, offsets=offsets)
 
 
 def plan(connection: sqlite3.Connection, page: Page) -> list[str]:

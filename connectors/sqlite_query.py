@@ -55,6 +55,7 @@ def page_statements(
     key = [column(tracked, name) for name in tracked.key]
     cursor = [column(tracked, scan.cursor)] if scan.cursor else []
     order = [*cursor, *key]
+    select = _Select.of(page, order, rowid if indexed else None)
     if not indexed:
         parameters: list[Scalar] = []
         terms = []
@@ -68,28 +69,28 @@ def page_statements(
             nulls = "".join(f" OR {name} IS NULL" for name in key)
             terms.append(f"(({', '.join(key)}) <= ({', '.join('?' * len(key))}){nulls})")
             parameters.extend(until)
-        yield _select(page, terms, parameters, order)
+        yield select(terms, parameters)
         return
     if page.scope.among is not None:
         terms, parameters = scope.either_way(key, position, until)
-        yield _select(page, terms, parameters, order, rowid)
+        yield select(terms, parameters)
         return
     if until is not None:
         for terms, parameters in scope.between(key, position, until):
-            yield _select(page, terms, parameters, order)
+            yield select(terms, parameters)
         return
     if position is None:
         for each in ranges if cursor else [Range()]:
             parameters = []
-            yield _select(page, [each.sql(cursor[0], parameters)] if cursor else [], parameters, order)
+            yield select([each.sql(cursor[0], parameters)] if cursor else [], parameters)
         return
     for length in range(len(order) - 1, len(cursor) - 1, -1):
         terms = [*(f"{name} = ?" for name in order[:length]), f"{order[length]} > ?"]
-        yield _select(page, terms, list(position[: length + 1]), order)
+        yield select(terms, list(position[: length + 1]))
     if cursor:
         for each in after(ranges, position[0]):
             parameters = []
-            yield _select(page, [each.sql(cursor[0], parameters)], parameters, order)
+            yield select([each.sql(cursor[0], parameters)], parameters)
 
 
 def members(page: Page, parameters: list[Scalar]) -> list[str]:
@@ -150,16 +151,30 @@ def check_quotes(tracked: Tracked, condition: str, shown: str) -> None:
             )
 
 
-def _select(
-    page: Page, terms: list[str], values: list[Scalar], order: list[str], rowid: str | None = None
-) -> Statement:
-    tracked = page.tracked
-    parameters: list[Scalar] = []
-    wanted = [column(tracked, name) for name in names(tracked)]
-    gone = deleted(tracked, parameters)
-    if gone:
-        wanted.append(gone)
-    parameters.extend(values)
-    where = " AND ".join([*terms, *members(page, parameters), *scoped(page, parameters, rowid)]) or "1"
-    sql = f"SELECT {', '.join(wanted)} FROM {quoted(tracked.name)} WHERE {where} ORDER BY {', '.join(order)} LIMIT ?"
-    return Statement(sql, tuple(parameters))
+@dataclass(frozen=True, slots=True)
+class _Select:
+    """What the SELECTs of one page have in common."""
+
+    head: str
+    before: tuple[Scalar, ...]
+    terms: tuple[str, ...]
+    behind: tuple[Scalar, ...]
+    tail: str
+
+    @classmethod
+    def of(cls, page: Page, order: Sequence[str], rowid: str | None) -> _Select:
+        tracked = page.tracked
+        before: list[Scalar] = []
+        behind: list[Scalar] = []
+        wanted = [column(tracked, name) for name in names(tracked)]
+        gone = deleted(tracked, before)
+        if gone:
+            wanted.append(gone)
+        terms = (*members(page, behind), *scoped(page, behind, rowid))
+        head = f"SELECT {', '.join(wanted)} FROM {quoted(tracked.name)} WHERE "
+        return cls(head, tuple(before), terms, tuple(behind), f" ORDER BY {', '.join(order)} LIMIT ?")
+
+    def __call__(self, terms: Sequence[str], values: Sequence[Scalar]) -> Statement:
+        """Return the SELECT of the rows for which *terms*, over *values*, hold as well."""
+        where = " AND ".join((*terms, *self.terms)) or "1"
+        return Statement(f"{self.head}{where}{self.tail}", (*self.before, *values, *self.behind))

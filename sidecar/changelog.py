@@ -129,10 +129,18 @@ class ChangeLog:
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of the newest segment, metadata columns first; None while there is none."""
-        found, newest = self._segments(), self._newest
-        if found and newest is not None and newest[0] == found[-1].offset:
+        newest = self._newest
+        if newest is not None and self._is_last(newest[0]):
             return newest[1].remove_metadata()
+        found = self._segments()
         return segments.columns(found[-1].file) if found else None
+
+    def _is_last(self, offset: int) -> bool:
+        """Return whether segment *offset* is there and is the last one; of a disk without a list of its folder."""
+        if isinstance(self.at, Path):
+            return self.path(offset).exists() and not self.path(offset + 1).exists()
+        found = self._segments()
+        return bool(found) and found[-1].offset == offset
 
     def changes(self, schema: pa.Schema) -> Sequence[evolution.Change]:
         """Return what has become of the newest segment's columns in *schema*.

@@ -59,7 +59,7 @@ def _taken_apart(column: pa.ChunkedArray) -> tuple[int, npt.NDArray[np.int64], p
     """Return the kind of *column*'s values, what stands in their heads, and what follows; NULLs are anything."""
     type_ = column.type
     if pa.types.is_dictionary(type_):
-        return _taken_apart(pc.cast(column, type_.value_type))
+        return _taken_apart(column.cast(type_.value_type))
     if pa.types.is_null(type_):
         return _NULL, np.zeros(len(column), dtype=np.int64), None
     if pa.types.is_boolean(type_):
@@ -67,9 +67,9 @@ def _taken_apart(column: pa.ChunkedArray) -> tuple[int, npt.NDArray[np.int64], p
     if pa.types.is_integer(type_) and type_ != pa.uint64():
         return _NUMBER, _numbers(column), None
     if pa.types.is_temporal(type_) and not pa.types.is_interval(type_):
-        return _NUMBER, _numbers(pc.cast(column, pa.int32()) if type_.bit_width == 32 else column), None
+        return _NUMBER, _numbers(column.cast(pa.int32()) if type_.bit_width == 32 else column), None
     if pa.types.is_floating(type_):
-        reals = pc.fill_null(pc.cast(column, pa.float64()), 0.0).to_numpy().copy()
+        reals = column.cast(pa.float64()).fill_null(0.0).to_numpy().copy()
         reals[np.isnan(reals)] = np.nan  # one of its many forms
         return _REAL, reals.view(np.int64), None
     kind = _TEXT
@@ -80,13 +80,18 @@ def _taken_apart(column: pa.ChunkedArray) -> tuple[int, npt.NDArray[np.int64], p
     elif not _is_text(type_):
         texts = [None if value is None else repr(value) for value in codec.plain(column)]
         kind, column = _OTHER, pa.chunked_array([pa.array(texts, pa.string())])
-    rest = _whole(pc.cast(column, pa.large_binary()))
-    return kind, pc.fill_null(pc.binary_length(rest), 0).to_numpy(), rest
+    rest = _whole(column.cast(pa.large_binary()))
+    ends = np.frombuffer(rest.buffers()[1], np.int64, len(rest) + 1, rest.offset * 8) if len(rest) else _NO_ENDS
+    return kind, np.diff(ends), rest
+
+
+_NO_ENDS = np.zeros(1, dtype=np.int64)
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = pc.fill_null(pc.cast(column, pa.int64()), 0).to_numpy()
-    return found
+    """Return *column*'s values; under a NULL, whatever lies there in memory."""
+    whole = _whole(column.cast(pa.int64()))
+    return np.frombuffer(whole.buffers()[1] or b"", np.int64)[whole.offset : whole.offset + len(whole)]
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

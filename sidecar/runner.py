@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -53,6 +54,7 @@ class Runner:
     long_hold: int = LONG_HOLD
     _stale: bool = False
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
+    _pulse: object | None = None
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
@@ -95,8 +97,7 @@ class Runner:
         wanted = tracked.keys() if names is None else set(names)
         if unknown := wanted - tracked.keys():
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
-        self._errors = {}
-        self._jobs.new_round()
+        self._begin_round()
         results = {name: PollResult(name) for name in tracked if name in wanted}
         if self._jobs.has_work(wanted):
             try:
@@ -115,8 +116,7 @@ class Runner:
     def _round(self, interval: float) -> None:
         """Poll and feed, then rest; rather than rest, copy what is to be backfilled."""
         assert self.stop is not None
-        self._errors = {}
-        self._jobs.new_round()
+        self._begin_round()
         for tracked in self._tables():
             if self._stopping():
                 return
@@ -129,12 +129,12 @@ class Runner:
 
     def _drain(self) -> None:
         """Backfill, poll and feed until nothing is left; polls have their turn once a minute."""
-        self._errors = {}
-        self._jobs.new_round()
+        self._begin_round()
         has_fanned_out = False
         while True:
             tables = self._tables()
             self._copy(self.sidecar.clock.monotonic() + TURN)
+            self._pulse = None
             for tracked in tables:
                 if self._stopping():
                     return
@@ -149,6 +149,10 @@ class Runner:
                 for tracked in tables:
                     self._retain(tracked)
                 return
+
+    def _begin_round(self) -> None:
+        self._errors, self._pulse = {}, None
+        self._jobs.new_round()
 
     def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
         """Go on with what is to be backfilled; return the tables of which chunks were read."""
@@ -286,14 +290,13 @@ class Runner:
     def _is_at_rest(self, name: str) -> bool:
         """Return whether nothing has changed since table *name* was polled, and nothing is to be closed by now."""
         quiet = self._quiet.get(name)
-        try:
-            return (
-                quiet is not None
-                and self.sidecar.connector.pulse() == quiet[0]
-                and self.sidecar.clock.monotonic() < quiet[1]
-            )
-        except SidecarError:
-            return False  # the poll meets it as well, and says so
+        if quiet is None or self.sidecar.clock.monotonic() >= quiet[1]:
+            return False
+        if self._pulse is None:
+            # Once a round, however many tables: what changes after it is found by the next one.
+            with contextlib.suppress(SidecarError):  # the poll meets it as well, and says so
+                self._pulse = self.sidecar.connector.pulse()
+        return self._pulse == quiet[0]
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""

@@ -319,3 +319,32 @@ def test_what_a_quiet_source_has_is_closed_once_and_not_read_again_by_the_next_c
             writer.execute("INSERT INTO a VALUES (3, ?)", (clock.now(),))
             found = runner.poll()["a"]
             assert (found.read, found.rows) == (1, 1)
+
+
+def test_a_quiet_source_is_asked_once_a_round_however_many_tables_there_are(tmp_path: Path, clock: FakeClock) -> None:
+    import sqlite3
+
+    path = tmp_path / "source.db"
+    names = [f"t{number}" for number in range(9)]
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        for name in names:
+            writer.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+            writer.execute(f"INSERT INTO {name} VALUES (1, ?)", (clock.now(),))
+        text = f'[source]\nurl = "sqlite:///{path}"\n' + "".join(
+            f'[tables.{name}]\nupdated_at_unit = "us"\n' for name in names
+        )
+        (tmp_path / "sidecar.toml").write_text(text)
+        with sidecar.open(tmp_path / "sidecar.toml", clock=clock) as sc:
+            runner = Runner(sc)
+            runner.poll()
+            asked: list[str] = []
+            connection: sqlite3.Connection = sc.connector.file.connection()  # type: ignore[attr-defined]
+            connection.set_trace_callback(asked.append)
+            runner.poll()
+            assert asked == ["PRAGMA data_version"]
+            # What is seen of one table is no news of another.
+            writer.execute("INSERT INTO t4 VALUES (2, ?)", (clock.now(),))
+            assert {name for name, found in runner.poll().items() if found.rows} == {"t4"}
+            asked.clear()
+            runner.poll()
+            assert asked == ["PRAGMA data_version"]
