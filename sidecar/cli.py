@@ -111,9 +111,10 @@ def run(
 
     Example: [bold]sidecar run --interval 30s[/bold], or in a crontab [bold]sidecar run --once[/bold]
     """
-    from sidecar import values
+    from sidecar import allocation, values
     from sidecar.console import LoadProgress
 
+    allocation.reuse()
     try:
         seconds = values.duration(interval) / 1_000_000
     except ValueError as error:

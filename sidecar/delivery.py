@@ -14,6 +14,7 @@ from sidecar import bases, changelog, consumers, executors, faults, feed, log_re
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings
 from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, SinkError
+from sidecar.feeding import Feeding, Lanes
 from sidecar.mirror import MirrorSink
 from sidecar.model import METADATA, Tracked
 from sidecar.seeding import Start
@@ -60,42 +61,40 @@ class Delivery:
         """Return the sinks that *tracked* goes to."""
         return [sink for sink in self.sinks if sink.name in tracked.sinks]
 
-    def has_full_batch(self, tracked: Tracked) -> bool:
-        """Return whether *tracked*'s log holds as much as a batch may, beyond what one of its sinks has had."""
-        sinks, store = self.wanting(tracked), self._sidecar.store
-        if not sinks:
-            return False
-        had = min(store.position(tracked.name, sink.name).acknowledged for sink in sinks)
-        log = self._sidecar.log(tracked.name)
-        with contextlib.suppress(SidecarError):  # what the log cannot say now, the delivery meets as well
-            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._batch_bytes
-        return False
+    def ask(self, tracked: Tracked, lanes: Lanes) -> None:
+        """Have the sinks of *tracked* given what they have not had, each on the thread that feeds it."""
+        for lane, sinks in self._lanes(tracked, lanes):
+            if self.is_asked(tracked, sinks):
+                lane.ask(tracked.name, functools.partial(self.deliver, tracked, sinks))
+
+    def ask_for_full(self, tracked: Tracked, lanes: Lanes) -> None:
+        """Have them given what makes a full batch already."""
+        for lane, sinks in self._lanes(tracked, lanes):
+            if any(self._has_full(sink, tracked) for sink in sinks):
+                lane.ask(f"{tracked.name}: full", functools.partial(self.deliver_full, tracked, sinks))
 
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
         return any(name == table for name, _ in tuple(self.failures))
 
-    def is_asked(self, tracked: Tracked, sinks: Iterable[Sink]) -> bool:
-        """Return whether one of *sinks* has not had all of *tracked*'s log, or has upkeep to be done."""
-        store, now = self._sidecar.store, self._sidecar.clock.now()
-        mark = store.watermark(tracked.name)
-        return mark is not None and any(
-            store.position(tracked.name, sink.name).acknowledged < mark.offset
-            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
-            for sink in sinks
-        )
-
     def deliver(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
         """Deliver all that *tracked*'s log holds to *sinks*. One that fails does not hold the others."""
         for sink in sinks:
-            try:
+            with self._noted(tracked, sink):
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
                 if isinstance(sink, MirrorSink):
                     sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
-            except SidecarError as error:
-                # The log cannot be asked where the sink is to go on: the next round asks again.
-                self._failed(tracked.name, sink, error)
+
+    def deliver_full(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
+        """Deliver the batches of *tracked* that are full to *sinks*; what is left waits for what is still to come.
+
+        So a sink that is faster than the source is read makes few large files all the same.
+        """
+        for sink in sinks:
+            with self._noted(tracked, sink):
+                while not self._stop.is_set() and self._has_full(sink, tracked) and self._deliver(sink, tracked):
+                    pass
 
     def session(self) -> SparkSession:
         """Return the session that was handed in, or one that is started now and stopped by `close`."""
@@ -116,6 +115,40 @@ class Delivery:
 
             spark.close(self._spark)
             self._spark, self._own_spark = None, False
+
+    def _lanes(self, tracked: Tracked, lanes: Lanes) -> tuple[tuple[Feeding, list[Sink]], ...]:
+        sinks = self.wanting(tracked)
+        others = [sink for sink in sinks if not needs_spark(sink)]
+        return (lanes.spark, [sink for sink in sinks if needs_spark(sink)]), (lanes.others, others)
+
+    def is_asked(self, tracked: Tracked, sinks: Iterable[Sink]) -> bool:
+        """Return whether one of *sinks* has not had all of *tracked*'s log, or has upkeep to be done."""
+        store, now = self._sidecar.store, self._sidecar.clock.now()
+        mark = store.watermark(tracked.name)
+        return mark is not None and any(
+            store.position(tracked.name, sink.name).acknowledged < mark.offset
+            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
+            for sink in sinks
+        )
+
+    @contextlib.contextmanager
+    def _noted(self, tracked: Tracked, sink: Sink) -> Iterator[None]:
+        try:
+            yield
+        except SidecarError as error:
+            # The log cannot be asked where the sink is to go on: the next round asks again.
+            self._failed(tracked.name, sink, error)
+
+    def _has_full(self, sink: Sink, tracked: Tracked) -> bool:
+        had = self._sidecar.store.position(tracked.name, sink.name).acknowledged
+        log = self._sidecar.log(tracked.name)
+        with contextlib.suppress(SidecarError):  # what the log cannot say now, the delivery meets as well
+            return sum(storage.size(s.file) for s in log.list(max(had, log.floor()))) >= self._full(sink)
+        return False
+
+    def _full(self, sink: Sink) -> int:
+        """Return how many bytes of the log make a batch for *sink* full."""
+        return min(self._batch_bytes, sink.batch_bytes) if isinstance(sink, MirrorSink) else self._batch_bytes
 
     def _deliver(self, sink: Sink, tracked: Tracked) -> bool:
         """Hand *sink* one batch, acknowledge it once it is durable there, and return whether there may be more."""
@@ -222,10 +255,10 @@ class Delivery:
     def _end(self, sink: Sink, log: ChangeLog, after: int, last: int) -> int:
         """Return the last offset of the batch after *after*: full, or all there is that can be read as one."""
         _, readable = log.columns(after + 1)
-        found, full, size = log.list(after, last if readable is None else min(last, readable)), self._batch_bytes, 0
+        found, full, size = log.list(after, last if readable is None else min(last, readable)), self._full(sink), 0
         if isinstance(sink, MirrorSink):
             # It must see each change of the columns, also of one that is taken back later.
-            found, full = changelog.alike(found), min(full, sink.batch_bytes)
+            found = changelog.alike(found)
         for count, segment in enumerate(found, 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:

@@ -355,7 +355,7 @@ class DeltaMirror:
         """Join small files, and remove those that are of no version since *keep* microseconds; return how many each."""
         self._table.update_incremental()
         before = set(self._paths())
-        found = self._table.optimize.compact(target_size=delta_files.FILE_BYTES, max_concurrent_tasks=_AT_ONCE)
+        found = self._table.optimize.compact(target_size=delta_files.SMALL_BYTES, max_concurrent_tasks=_AT_ONCE)
         self._settle()
         # Before those go that they stand in for.
         for path in set(self._paths()) - before if "://" not in self.place else ():

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sidecar.evolution import conformed
 from sidecar.keys import Keys
 from sidecar.model import DELETE
-from sidecar.newest import BACKFILL, Integers, Named, last_of_each, ordered, taken
+from sidecar.newest import BACKFILL, Integers, Named, are_in_order, last_of_each, ordered, taken
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -27,13 +27,16 @@ TIME = pa.timestamp("us", "UTC")
 
 
 class Changes:
-    """Changes in the order in which they count, in the types of the mirror's `columns`, and their keys as numbers."""
+    """Changes, each key's in the order in which they count, as the mirror's `columns`, and their keys as numbers."""
 
     def __init__(self, data: pa.Table, named: Named, key: tuple[str, ...], columns: pa.Schema) -> None:
-        data = ordered(data, named)
         self.named, self.columns = named, columns
-        self.rows = conformed(data.select([n for n in data.column_names if n in columns.names]), columns)
+        self.rows = self._own(data)
         self.keys = Keys(key, self.rows)
+        if not are_in_order(self.keys.codes, data.column(named.version).to_numpy()):
+            data = ordered(data, named)
+            self.rows = self._own(data)
+            self.keys = Keys(key, self.rows)
         self.codes = self.keys.codes
         self.times = _micros(data.column(named.timestamp))
         self.are_deletes = _flags(pc.equal(data.column(named.change_type), DELETE))
@@ -41,6 +44,9 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def _own(self, data: pa.Table) -> pa.Table:
+        return conformed(data.select([n for n in data.column_names if n in self.columns.names]), self.columns)
 
 
 @dataclass(frozen=True, slots=True)

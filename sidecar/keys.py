@@ -20,18 +20,14 @@ class Keys:
         self._pairs: list[pa.Array] = []
         codes: Integers | None = None
         for name in self.columns:
-            column = _alike(data.column(name).combine_chunks())
-            values = pc.unique(column)
+            values, own = _numbered(_alike(data.column(name).combine_chunks()))
             self._values.append(values)
-            own = _places(column, values)
             if codes is None:
                 codes = own
             else:
                 # Numbered anew after each column, or the product of many columns' counts would not fit a number.
-                both = pa.array(codes * len(values) + own)
-                pairs = pc.unique(both)
+                pairs, codes = _numbered(pa.array(codes * len(values) + own))
                 self._pairs.append(pairs)
-                codes = _places(both, pairs)
         assert codes is not None, "a key has a column"
         self.codes: Integers = codes
         """The number of each of the rows' keys."""
@@ -55,6 +51,12 @@ class Keys:
 def _alike(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return *column* with one zero: a source's unique key holds -0.0 and 0.0 for the same, Arrow does not."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
+
+
+def _numbered(column: pa.Array) -> tuple[pa.Array, Integers]:
+    """Return the distinct values of *column*, NULL one of them, and which of them each of its values is."""
+    found = column.dictionary_encode("encode")
+    return found.dictionary, found.indices.to_numpy().astype(np.int64)
 
 
 def _places(column: pa.Array | pa.ChunkedArray, values: pa.Array) -> Integers:

@@ -83,13 +83,28 @@ def ordered(changes: pa.Table, named: Named) -> pa.Table:
     return taken(changes, pc.sort_indices(table, sort_keys=[(name, "ascending") for name in ranks]).to_numpy())
 
 
+def are_in_order(codes: Integers, versions: Integers) -> bool:
+    """Return whether the changes of each key, by its number in *codes*, stand in the order of their *versions*.
+
+    A log's do: they need not be put into order then, which would copy all of them, and out of the order of the key.
+    """
+    order = np.argsort(codes, kind="stable")
+    codes, versions = codes[order], versions[order]
+    return bool(((codes[1:] != codes[:-1]) | (versions[1:] > versions[:-1])).all())
+
+
 def taken(rows: pa.Table, places: npt.NDArray[np.integer]) -> pa.Table:
     """Return the rows of *rows* at *places*: itself where these are all, in their order, as they are for a first load.
 
     Each copy of a batch that is not made is a large one.
     """
-    if len(places) == len(rows) and bool((np.diff(places) == 1).all()):
-        return rows
+    if bool((places[1:] > places[:-1]).all()):
+        if len(places) == len(rows):
+            return rows
+        # Goes through the rows piece by piece; `take` makes one piece of them first.
+        keep = np.zeros(len(rows), bool)
+        keep[places] = True
+        return rows.filter(pa.array(keep))
     return rows.take(pa.array(places))
 
 

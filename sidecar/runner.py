@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.compaction import Compaction
-from sidecar.delivery import Delivery, needs_spark
+from sidecar.delivery import Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.feeding import Lanes
 from sidecar.horizon import LONG_HOLD, resting
@@ -165,9 +165,9 @@ class Runner:
             copied.add(step.table)
             if results is not None:
                 results[step.table].add(step)
-            elif self._delivery.has_full_batch(self.sidecar.tracked[step.table]):
-                # Spark has something to do while the source is read.
-                self._ask_for(self.sidecar.tracked[step.table])
+            else:
+                # The sinks have something to do while the source is read.
+                self._delivery.ask_for_full(self.sidecar.tracked[step.table], self._feeding)
             if self.on_step is not None:
                 self.on_step(step)
         return copied
@@ -185,16 +185,8 @@ class Runner:
     def _feed(self, tracked: Tracked) -> None:
         """Have the sinks given what is new, meanwhile; drop what all of them have had."""
         if not self._stopping():
-            self._ask_for(tracked)
+            self._delivery.ask(tracked, self._feeding)
             self._retain(tracked)
-
-    def _ask_for(self, tracked: Tracked) -> None:
-        sinks = self._delivery.wanting(tracked)
-        by_spark = [sink for sink in sinks if needs_spark(sink)]
-        others = [sink for sink in sinks if not needs_spark(sink)]
-        for lane, some in ((self._feeding.spark, by_spark), (self._feeding.others, others)):
-            if self._delivery.is_asked(tracked, some):
-                lane.ask(tracked.name, functools.partial(self._delivery.deliver, tracked, some))
 
     def _tables(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""

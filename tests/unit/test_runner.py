@@ -17,6 +17,7 @@ from sidecar import LogTruncated, SettingsError, Sidecar
 from sidecar.clock import SECOND, FakeClock
 from sidecar.deliveries import NOTHING
 from sidecar.delivery import Delivery
+from sidecar.feeding import Lanes
 from sidecar.runner import Runner
 from sidecar.state import ConsumerPosition
 from tests.unit import test_custom_connector as custom
@@ -349,3 +350,22 @@ def test_a_quiet_source_is_asked_once_a_round_however_many_tables_there_are(tmp_
             asked.clear()
             runner.poll()
             assert asked == ["PRAGMA data_version"]
+
+
+def test_while_existing_rows_are_read_a_sink_gets_batches_that_are_full(
+    lists: Lists, clock: FakeClock, tmp_path: Path
+) -> None:
+    lists.table("a", rows=rows(clock, 1, 2, 3, 4, 5))
+    mirror = '[tables.a]\npage_size = 2\n[sinks.copy]\nformat = "delta"\nmode = "mirror"\npath = "mirror"\n'
+    with project(tmp_path, clock, mirror) as sc:
+        sc.poll()
+        a, one = sc.tracked["a"], sc.log("a").path(1).stat().st_size
+        delivery = Delivery(sc, None, threading.Event(), batch_bytes=one + 1)
+        lanes = Lanes()
+        with contextlib.closing(lanes):
+            delivery.ask_for_full(a, lanes)
+            lanes.finish()
+            assert sc.store.position("a", "copy").acknowledged == 2, "the third segment waits for a fourth"
+            delivery.ask(a, lanes)
+            lanes.finish()
+            assert sc.store.position("a", "copy").acknowledged == 3
