@@ -155,8 +155,13 @@ class Delivery:
         if isinstance(sink, MirrorSink) and sink.transform is None:
             # Nothing in it is Spark's: no session is started for it.
             sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
-        else:
-            sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
+            return
+        spark, found = self.session(), feed.readable(log, batch.first - 1, batch.last)
+        files = [segment.file for segment in found.segments]
+        frame = feed.texts(spark, files, found.schema)
+        if isinstance(sink, FileSink) and sink.takes(spark, files, found.schema) and sink.take(frame, files, batch):
+            return
+        sink.write(feed.parsed(frame, found.schema), batch, version)
 
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
         before, now = self.failures.get((table, sink.name)), self._sidecar.clock.monotonic()
