@@ -69,7 +69,7 @@ def _answer(bench: Bench, rows: int, question: str, runs: int, *, warm: int) -> 
         contenders += [fetch, _sidecar(bench, url, 1, against=fetch.name)]
         contenders += _processes(bench, url, 1, peers, against=fetch.name)
     notes += [
-        "Sidecar: a new project each run; backfill → change log → Spark → Parquet, all durable, in a warm session.",
+        "Sidecar: a new project each run; backfill → change log → Parquet, all durable, in a warm session of Spark.",
         f"{ALONE}, dlt, ingestr: from the start of their process to its end; dlt and ingestr write one Parquet file.",
         "The table has the two indexes that `sidecar check` asks for: (updated_at, id), and (deleted_at, id) WHERE "
         "deleted_at IS NOT NULL.",
