@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sqlite3
 from collections.abc import Sequence
@@ -172,7 +173,7 @@ def test_a_time_is_delivered_exactly_or_not_at_all(value: object, type_: pa.Data
 
 def test_no_garbage_is_looked_for_while_a_page_is_read_and_it_is_again_afterwards() -> None:
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="a page that fails"), uncollected():
+    with contextlib.suppress(ValueError), uncollected():
         assert not gc.isenabled()
         raise ValueError("a page that fails")
     assert gc.isenabled()
