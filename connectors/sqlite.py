@@ -17,7 +17,7 @@ from connectors import sqlite_types as types
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
 from connectors.sqlite_query import Statement, check_condition, page_statements
-from connectors.sqlite_rows import arrow
+from connectors.sqlite_rows import arrow, uncollected
 from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
@@ -81,7 +81,7 @@ class SQLiteConnector(SourceConnector):
                 return Table(name, (name,), _columns(connection, name, key), key, kind)
 
     def read(self, page: Page) -> pa.Table:
-        with self._lock:
+        with self._lock, uncollected():
             return self._read(page)
 
     def settle(self, tracked: Tracked, held: Callable[[], pa.Schema | None]) -> Tracked:

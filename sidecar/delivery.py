@@ -237,12 +237,19 @@ class Delivery:
             names, committed = segments.columns(log.file(last)).names, segments.metadata(log.file(last)).committed
             batch = dataclasses.replace(batch, columns=tuple(names[len(METADATA) :]), committed=committed)
         consumers.intend(log, store, sink.name, last)
-        version = f"{prefix}commit_version"
-        if isinstance(sink, MirrorSink) and not needs_spark(sink):
-            sink.apply(feed.table(log, batch.first - 1, last), batch, version)
-        else:
-            sink.write(feed.dataframe(self.session(), log, batch.first - 1, last), batch, version)
+        self._write(sink, log, batch, f"{prefix}commit_version")
         return batch
+
+    def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
+        if isinstance(sink, MirrorSink) and not needs_spark(sink):
+            sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
+            return
+        spark, found = self.session(), feed.readable(log, batch.first - 1, batch.last)
+        files = [segment.file for segment in found.segments]
+        frame = feed.texts(spark, files, found.schema)
+        if isinstance(sink, FileSink) and sink.takes(spark, files, found.schema) and sink.take(frame, files, batch):
+            return
+        sink.write(feed.parsed(frame, found.schema), batch, version)
 
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
         before, now = self.failures.get((table, sink.name)), self._sidecar.clock.monotonic()

@@ -29,6 +29,11 @@ def is_connect(spark: SparkSession | None) -> bool:
     return spark is not None and type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def are_here(spark: SparkSession) -> bool:
+    """Return whether *spark*'s executors are its driver's process."""
+    return not is_connect(spark) and str(spark.sparkContext.master).split("[", 1)[0] == "local"
+
+
 def check_session(spark: SparkSession | None, file_sinks: Iterable[str]) -> None:
     """Raise SettingsError where *spark* is one of Connect's: *file_sinks* move what they write by a session's JVM."""
     names = ", ".join(file_sinks)
@@ -46,9 +51,7 @@ def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
     A task that has rows writes a file.
     """
     spark = frame.sparkSession
-    if is_connect(spark) or str(spark.sparkContext.master).split("[", 1)[0] == "local":
-        return frame, lambda: 0
-    return _counted(frame)
+    return (frame, lambda: 0) if is_connect(spark) or are_here(spark) else _counted(frame)
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:

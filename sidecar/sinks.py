@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import executors, faults, feed, folder_columns
+from sidecar import executors, faults, feed, folder_columns, row_groups
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.files import filename
+from sidecar.storage import AnyPath
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml", "text"})
 """Formats whose table is a folder of files, so that a batch can be moved in as files of its own name."""
@@ -83,18 +85,44 @@ class FileSink(Common):
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         del version
-        spark = frame.sparkSession
-        target = f"{self.path.rstrip('/')}/{filename(batch.table)}"
-        name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
-        staging = f"{target}/_staging-{filename(self.name)}"
         shaped = self.shaped(frame)
         counted, filled = executors.counted(shaped)
+        staging = self._staging(batch)
         counted.write.format(self.format).options(**self.options).mode("overwrite").save(staging)
+        self._move_in(shaped, batch, filled)
+
+    def takes(self, spark: SparkSession, files: Sequence[AnyPath], columns: pa.Schema) -> bool:
+        """Return whether `take` is the way for *files* of the log, read as *columns*: the sink is to hold the same, in
+        the same form.
+        """
+        is_as_it_is = self.format == "parquet" and self.transform is None and not self.options
+        return is_as_it_is and row_groups.can_join(spark, files, columns)
+
+    def take(self, frame: DataFrame, files: Sequence[AnyPath], batch: Batch) -> bool:
+        """Make *files*, whose rows are those of *frame*, durable as *batch*; False, and nothing is done, if they cannot
+        be taken as they are.
+        """
+        staging = self._staging(batch)
+        path, found = _hadoop(frame, staging)
+        found.delete(path(staging), True)
+        if not row_groups.join(frame, files, f"{staging}/part-00000.parquet"):
+            return False
+        self._move_in(frame, batch, lambda: 0)
+        return True
+
+    def _target(self, batch: Batch) -> str:
+        return f"{self.path.rstrip('/')}/{filename(batch.table)}"
+
+    def _staging(self, batch: Batch) -> str:
+        return f"{self._target(batch)}/_staging-{filename(self.name)}"
+
+    def _move_in(self, shaped: DataFrame, batch: Batch, filled: Callable[[], int]) -> None:
+        """Give what stands aside the names of *batch*, in place of what has them now."""
+        target, staging = self._target(batch), self._staging(batch)
+        name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         faults.point("batch-staged")
         folder_columns.settle(shaped, target, self.format, f'sink "{self.name}", table "{batch.table}"')
-        jvm: Any = spark._jvm
-        hadoop = jvm.org.apache.hadoop.fs.Path
-        files = hadoop(target).getFileSystem(spark._jsc.hadoopConfiguration())
+        hadoop, files = _hadoop(shaped, target)
         for status in files.listStatus(hadoop(target)):
             if status.getPath().getName().startswith(name):
                 files.delete(status.getPath(), False)
@@ -115,6 +143,13 @@ class FileSink(Common):
                 raise SinkError(f'sink "{self.name}": {part} could not be moved to {moved}')
             faults.point("batch-moved")
         files.delete(hadoop(staging), True)
+
+
+def _hadoop(frame: DataFrame, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's class of paths, and the file system that *path* is on."""
+    jvm: Any = frame.sparkSession._jvm
+    hadoop = jvm.org.apache.hadoop.fs.Path
+    return hadoop, hadoop(path).getFileSystem(frame.sparkSession._jsc.hadoopConfiguration())
 
 
 @dataclass(frozen=True)

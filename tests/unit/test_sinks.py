@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,6 +98,78 @@ def test_a_batch_that_was_moved_in_part_is_whole_afterwards(spark: SparkSession,
     sink.write(dataframe(spark, log).repartition(3), Batch("orders", 1, 1, replay=True), VERSION)
     assert len(files(target)) == 3
     assert held(spark, target) == [1] * 50
+
+
+def wide(offset: int, seed: int = 0, **more: pa.Array) -> pa.Table:
+    """Return changes of more than a megabyte, which does not compress."""
+    noise = [random.Random(f"{seed} {offset} {n}").randbytes(1 << 14) for n in range(80)]
+    return changes(offset, ("id", pa.array(range(80), pa.int64())), ("noise", pa.array(noise)), *more.items(), rows=80)
+
+
+def given(spark: SparkSession, log: ChangeLog, sink: FileSink, batch: Batch) -> bool:
+    """Hand *sink* the segments of *batch* as a delivery does; return whether it took them as they are."""
+    found = feed.readable(log, batch.first - 1, batch.last)
+    paths = [segment.file for segment in found.segments]
+    frame = feed.texts(spark, paths, found.schema)
+    return sink.takes(spark, paths, found.schema) and sink.take(frame, paths, batch)
+
+
+def test_large_segments_go_into_a_parquet_sink_without_being_taken_apart(spark: SparkSession, tmp_path: Path) -> None:
+    old = pa.array([datetime(1500, 1, 2, tzinfo=UTC)] * 80, pa.timestamp("us", "UTC"))
+    more = {"when": old, "price": pa.array([Decimal("1.50")] * 80, pa.decimal128(12, 2))}
+    log = logged(tmp_path, "orders", *(wide(n, **more) for n in (1, 2, 3)))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    target = tmp_path / "lake" / "orders"
+    # What a killed process has left: a part of an attempt by Spark, and one of the same batch that was moved in.
+    (target / "_staging-lake").mkdir(parents=True)
+    (target / "_staging-lake" / "part-00000-x.c000.snappy.parquet").write_bytes(b"half")
+    (target / f"part-lake-{1:020d}-{2:020d}-00001.snappy.parquet").write_bytes(b"half")
+    names = [f"part-lake-{1:020d}-{2:020d}-00000.parquet", f"part-lake-{3:020d}-{3:020d}-00000.parquet"]
+    assert given(spark, log, sink, Batch("orders", 1, 2, replay=True))
+    assert sorted(files(target)) == names[:1]
+    for batch in (Batch("orders", 3, 3), Batch("orders", 1, 2, replay=True)):
+        assert given(spark, log, sink, batch)
+    assert sorted(files(target)) == names
+    read = spark.read.parquet(str(target))
+    assert read.schema == dataframe(spark, log).schema
+    assert read.exceptAll(dataframe(spark, log)).isEmpty()
+    assert read.count() == 240
+    # A later batch that Spark writes is of the same table.
+    sink.write(dataframe(spark, log, 2, 3), Batch("orders", 4, 4), VERSION)
+    assert spark.read.parquet(str(target)).select("when", "price").distinct().count() == 1
+
+
+def test_a_segment_with_a_damaged_page_goes_into_no_sink(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", wide(1), wide(2))
+    path = log.path(2)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    sink, batch = FileSink("lake", path=str(tmp_path / "lake")), Batch("orders", 1, 2)
+    with pytest.raises(SinkError, match="could not verify page integrity, CRC checksum"), failing_as(sink, batch):
+        given(spark, log, sink, batch)
+    assert not list((tmp_path / "lake" / "orders").glob("part-*"))
+
+
+def test_what_spark_would_write_in_another_form_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    log = logged(tmp_path, "orders", wide(1), wide(2))
+    later = logged(tmp_path / "later", "orders", wide(1), changes(2, *CHANGED), changes(3, *CHANGED))
+    sink = FileSink("lake", path=str(tmp_path / "lake"))
+    assert not given(spark, later, sink, Batch("orders", 1, 1)), "of other columns than there are today"
+    assert not given(spark, later, sink, Batch("orders", 2, 3)), "small ones"
+    zipped = FileSink("lake", path=sink.path, options={"compression": "zstd"})
+    assert not given(spark, log, zipped, Batch("orders", 1, 2))
+    for name, value in (("spark.sql.parquet.compression.codec", "zstd"), ("parquet.page.size", "4096")):
+        session = spark.newSession()
+        session.conf.set(name, value)
+        assert not given(session, log, sink, Batch("orders", 1, 2)), name
+    # Columns are first asked of one segment, and then of each.
+    frame = dataframe(spark, log, 0, 1)
+    assert not sink.take(frame, [log.path(1), later.path(2)], Batch("orders", 1, 2))
+    assert given(spark, log, sink, Batch("orders", 1, 2))
+
+
+CHANGED = (("id", pa.array([1, 2], pa.int64())), ("noise", pa.array([b"a", b"b"])), ("new", pa.array(["c", "d"])))
 
 
 def test_a_sink_touches_no_batch_but_its_own(spark: SparkSession, tmp_path: Path) -> None:

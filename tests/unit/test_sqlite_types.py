@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sqlite3
 from collections.abc import Sequence
 
@@ -11,6 +13,7 @@ import pytest
 from connectors import sqlite_settle
 from connectors import sqlite_times as times
 from connectors import sqlite_types as types
+from connectors.sqlite_rows import uncollected
 from sidecar.model import Column, Table, Tracked
 
 
@@ -166,3 +169,18 @@ def test_a_time_is_delivered_exactly_or_not_at_all(value: object, type_: pa.Data
     found, misfits = types.fitted([value, None], type_)
     assert found.cast(pa.int32() if type_ == times.DATE else pa.int64()).to_pylist() == [expected, None]
     assert bool(misfits) == (expected is None)
+
+
+def test_no_garbage_is_looked_for_while_a_page_is_read_and_it_is_again_afterwards() -> None:
+    assert gc.isenabled()
+    with contextlib.suppress(ValueError), uncollected():
+        assert not gc.isenabled()
+        raise ValueError("a page that fails")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled(), "whoever has switched it off keeps it so"
+    finally:
+        gc.enable()
