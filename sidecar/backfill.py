@@ -188,6 +188,12 @@ def is_done(job: Job, scope: Scope) -> bool:
     return job.part + 1 >= len(parts(scope)) and all(span.done for span in job.spans)
 
 
+def ended(mark: Watermark) -> Watermark:
+    """Return *mark* once the backfill under way is over."""
+    assert mark.job is not None
+    return dataclasses.replace(mark, job=None, finished=mark.job.id, version=mark.job.version)
+
+
 class Passed:
     """The keys that polls have delivered since, by offset: what a chunk must leave to them."""
 

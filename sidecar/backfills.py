@@ -52,7 +52,7 @@ def request(
     tracked: Tracked,
     *,
     where: str | None = None,
-    keys: Iterable[str | Sequence[object]] | None = None,
+    keys: Iterable[object] | None = None,
     purge: bool = False,
     quarantined: bool = False,
 ) -> Request | None:
@@ -85,14 +85,12 @@ def request(
     return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
 
 
-def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple[Position, ...]:
-    """Return *keys* as positions: each a line of comma-separated values, or its values, in the order of the key.
+def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
+    """Return *keys* as positions: each a line of comma-separated values, a tuple or list of them, or its one value.
 
     SettingsError names the first one that is no key of the table.
     """
-    split: list[list[object]] = [
-        list(next(csv.reader([key]), ())) or [""] if isinstance(key, str) else list(key) for key in keys
-    ]
+    split = [_values(key) for key in keys]
     if not split:
         raise SettingsError(f'table "{tracked.name}": no keys are given')
     for values in split:
@@ -103,6 +101,12 @@ def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple
             )
     columns = [_typed(tracked, name, [values[at] for values in split]) for at, name in enumerate(tracked.key)]
     return tuple(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def _values(key: object) -> list[object]:
+    if isinstance(key, str):
+        return list(next(csv.reader([key]), ())) or [""]
+    return list(key) if isinstance(key, (list, tuple)) else [key]
 
 
 def keys_in(given: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from sidecar.copying import Copying, Failed, Work, failing
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
-from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned
+from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned, with_added
 from sidecar.requests import Request, Requests
 from sidecar.throttle import Throttle
 
@@ -235,10 +235,12 @@ class Jobs:
             return None
         if mark is not None:
             check_settings(tracked, mark)  # how far it has come is said by its key
+            # Before a chunk of the new columns: a poll after it would not find them new.
+            mark = with_added(connector, tracked, log, store, mark)
         if mark is not None and not backfill.is_new(mark):
             # A chunk's versions are those of this view: under another numbering they would say nothing of polls.
             mark, _ = looked(connector, tracked, log, store, mark)
-        if mark is not None and mark.job is not None:
+        if mark is not None and (mark.job is not None or mark.finished == request.id):
             return mark.job
         return self._begin(connector, tracked, request)
 
@@ -246,7 +248,8 @@ class Jobs:
         """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
         store, clock = self._sidecar.store, self._sidecar.clock
         mark, now = store.watermark(tracked.name), clock.now()
-        job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version)
+        settles = request.purge or request.kind == "quarantined"
+        job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version, settles=settles)
         if request.scope == ALL:
             expected, readers = connector.estimate(tracked), self._sidecar.settings.backfill.parallelism
             page = Page(tracked, backfill.WHOLE, {}, None, tracked.chunk_size or FIRST_CHUNK)
@@ -282,7 +285,7 @@ class Jobs:
             mark = purge.unseen(
                 tracked, self._sidecar.log(tracked.name), store, mark, scope=request.scope, now=clock.now()
             )
-        self._save(tracked.name, _without_job(mark))
+        self._save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
         if job.read:
@@ -384,15 +387,10 @@ class Jobs:
     def _drop(self, table: str, mark: Watermark) -> None:
         job = mark.job
         assert job is not None
-        self._save(table, _without_job(mark))
+        self._save(table, backfill.ended(mark))
         log_.warning("table=%s backfill=%s cancelled: %d rows of it are in the log", table, job.id, job.written)
 
     def _save(self, table: str, mark: Watermark) -> None:
         self._sidecar.store.save(table, mark, NOTHING)
         if self._under_way is not None:
             (self._under_way.discard if mark.job is None else self._under_way.add)(table)
-
-
-def _without_job(mark: Watermark) -> Watermark:
-    assert mark.job is not None
-    return dataclasses.replace(mark, job=None, finished=mark.job.id, version=mark.job.version)

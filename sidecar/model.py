@@ -328,6 +328,7 @@ class Job:
     spans     how far it has come; `part` counts the parts of its scope that are behind it
     read      rows read, and `written`, those of them that went to the log; `expected`, about how many there are
     version   the `backfill_version` that it brings about
+    settles   whether its end does what reading all rows otherwise would not: a purge, or clearing what was set aside
     """
 
     id: str
@@ -341,6 +342,7 @@ class Job:
     written: int = 0
     expected: int | None = None
     version: str | None = None
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -235,13 +235,13 @@ class Sidecar:
         table: str,
         *,
         where: str | None = None,
-        keys: Iterable[str | Sequence[object]] | None = None,
+        keys: Iterable[object] | None = None,
         purge: bool = False,
         quarantined: bool = False,
     ) -> Request | None:
         """Ask for existing rows of *table* again, all or a part; done by whichever process runs next, or runs now.
 
-        `where`: a condition in the source's SQL. `keys`: each its values, or a text with commas in between. `purge`:
+        `where`: a condition in the source's SQL. `keys`: each a value, a tuple of values, or text with commas. `purge`:
         afterwards, deletes for what the source does not have any more. `quarantined`: the rows set aside; None if there
         are none. A request that waits for the same already is returned. SettingsError for what cannot be asked.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import pytest
 import sidecar
 from sidecar import compaction, deliveries, purge, rows
 from sidecar.model import Column, Table, Tracked
+from sidecar.project import Sidecar
+from sidecar.runner import Runner
 from tests.cases.harness import Project, kinds
 from tests.conftest import SQLiteFile
 from tests.servers import Database, make
@@ -28,6 +31,12 @@ def purged(project: Project, **scope: Any) -> list[tuple[Any, ...]]:
         sc.request_backfill("items", purge=True, **scope)
     found = project.poll()["items"]
     return kinds([row for row in found if row["_change_type"] == "delete"], "id")
+
+
+def interrupted(sc: Sidecar) -> None:
+    """Backfill a chunk, and no more."""
+    stop = threading.Event()
+    Runner(sc, stop=stop, on_step=lambda _: stop.set()).poll()
 
 
 @pytest.fixture
@@ -125,6 +134,48 @@ def test_a_purge_is_of_what_stands_in_a_base_as_well(
         newest = [r for r in sc.log("items").rows(sc.log("items").floor()) if r["_change_type"] == "delete"]
         assert sorted((r["id"], r["n"]) for r in newest) == [(0, 0), (4, 4), (50, 1)]
         assert sorted(r["id"] for r in sc.current(spark, "items").collect()) == [1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("looks_first", ["poll", "backfill"])
+def test_a_purge_outlives_a_new_column_that_brings_all_rows_again(
+    items: Project, sqlite_db: SQLiteFile, looks_first: str
+) -> None:
+    items.tables = {"items": {"chunk_size": 3, "backfill_added": True}}
+    items.write()
+    items.poll()
+    # By now no poll would read the other rows again by itself.
+    sqlite_db.connection.execute("INSERT INTO items VALUES (8, 8, '2024-05-02 10:00:00', NULL)")
+    items.poll()
+    s1 = sqlite_db.connection
+    s1.execute("DELETE FROM items WHERE id IN (1, 7)")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        interrupted(sc)
+    s1.execute("ALTER TABLE items ADD COLUMN color TEXT DEFAULT 'red'")
+    if looks_first == "poll":
+        with sidecar.open(items.path) as sc:
+            Runner(sc).catch_up(sc.tracked["items"])
+    items.poll()
+    items.poll()
+    assert {key: row["color"] for key, row in items.merged("items", "id").items()} == dict.fromkeys(
+        (0, 2, 3, 4, 5, 6, 8), "red"
+    )
+
+
+def test_a_new_column_brings_all_rows_again_though_a_backfill_meets_it_first(
+    items: Project, sqlite_db: SQLiteFile
+) -> None:
+    items.tables = {"items": {"chunk_size": 3, "backfill_added": True}}
+    items.write()
+    items.poll()
+    # By now no poll would read the other rows again by itself.
+    sqlite_db.connection.execute("INSERT INTO items VALUES (8, 8, '2024-05-02 10:00:00', NULL)")
+    items.poll()
+    sqlite_db.connection.execute("ALTER TABLE items ADD COLUMN color TEXT DEFAULT 'red'")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", keys=[3])
+    found = items.poll()["items"]
+    assert sorted((row["id"], row["color"]) for row in found) == [(n, "red") for n in range(9)]
 
 
 # -- fan-out -----------------------------------------------------------------------------------------------------------
