@@ -175,7 +175,7 @@ class Jobs:
 
     def _new_phase(self, names: Iterable[str] | None) -> Step | None:
         """Take a view of the source, and begin to read what is to be copied from it; None if there is nothing."""
-        found = [(t, r) for t in self.waiting(names) if (r := self._request(t)) is not None]
+        found = [(t, r) for t in backfill.parents_first(self.waiting(names)) if (r := self._request(t)) is not None]
         if not found:
             return None
         settings = self._sidecar.settings.backfill

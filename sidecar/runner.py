@@ -62,6 +62,7 @@ class Runner:
         self._feeding = Feeding()
         self._compaction = Compaction(self._delivery.session, self.sidecar.described, self._feeding.ask)
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
+        self._fan_out = fanout.FanOut(self.sidecar, self._jobs.requests, self.catch_up, self._failed)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class Runner:
         self._errors = {}
         self._jobs.new_round()
         results = {name: PollResult(name) for name in tracked if name in wanted}
+        self._fan_out.begin()
         if self._jobs.has_work(wanted):
             try:
                 self._copy(None, results)
@@ -117,12 +119,14 @@ class Runner:
         assert self.stop is not None
         self._errors = {}
         self._jobs.new_round()
-        for tracked in self._tables():
+        tables = self._tables()
+        self._fan_out.begin()
+        for tracked in tables:
             if self._stopping():
                 return
             self.catch_up(tracked)
             self._feed(tracked)
-        self._fan_out()
+        self._fan_out.follow()
         until = self.sidecar.clock.monotonic() + interval
         if not self._copy(until):
             self.sidecar.clock.sleep(max(0.0, until - self.sidecar.clock.monotonic()), self.stop)
@@ -134,6 +138,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
+            self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             for tracked in tables:
                 if self._stopping():
@@ -142,7 +147,7 @@ class Runner:
                 self._feed(tracked)
             if not has_fanned_out:
                 # Once: parents that never stop changing would keep it from its end.
-                self._fan_out()
+                self._fan_out.follow()
                 has_fanned_out = True
             if not self._jobs.waiting():
                 self._feeding.finish()
@@ -163,16 +168,6 @@ class Runner:
             if self.on_step is not None:
                 self.on_step(step)
         return copied
-
-    def _fan_out(self) -> None:
-        """Ask for the rows whose parents have changed; once all parents have been polled."""
-        store, requests, clock = self.sidecar.store, self._jobs.requests, self.sidecar.clock
-        for child in self.sidecar.tracked.values():
-            for parent in dict.fromkeys(r.parent for r in child.refresh_on):
-                try:
-                    fanout.follow(child, parent, self.sidecar.log(parent), store=store, requests=requests, clock=clock)
-                except SidecarError as error:
-                    self._failed(child.name, error)
 
     def _feed(self, tracked: Tracked) -> None:
         """Have the sinks given what is new, meanwhile; drop what all of them have had."""

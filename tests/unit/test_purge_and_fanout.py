@@ -13,6 +13,7 @@ import pytest
 import sidecar
 from sidecar import compaction, deliveries, purge, rows
 from sidecar.model import Column, Table, Tracked
+from sidecar.poll import Step
 from sidecar.project import Sidecar
 from sidecar.runner import Runner
 from tests.cases.harness import Project, kinds
@@ -224,11 +225,79 @@ def test_children_come_again_in_the_run_that_sees_their_parent_change(family: Fa
     assert run(family) == []
 
 
+@pytest.mark.parametrize("kind", ["chunks", "first poll"])
+def test_a_parent_that_changes_during_the_first_load_brings_its_children_again(
+    family: Family, sqlite_db: SQLiteFile, kind: str
+) -> None:
+    if kind == "first poll":
+        # Read by another key than the table's own, and so by its first poll.
+        family.tables = {"customers": {"primary_key": ["code"]}, "orders": {"chunk_size": 2}}
+        family.write()
+    s1, stop = sqlite_db.connection, threading.Event()
+
+    def change(step: Step) -> None:
+        if step.table == "orders" and step.done:
+            s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+            stop.set()
+
+    with sidecar.open(family.path) as sc:
+        Runner(sc, stop=stop, on_step=change).run(once=True, interval=5)
+    assert len(family.rows("orders")) == 12
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert run(family) == []
+
+
+def test_a_parent_that_changes_while_it_is_loaded_brings_its_children_again(
+    family: Family, sqlite_db: SQLiteFile
+) -> None:
+    family.tables = {"customers": {"chunk_size": 2}, "orders": {}}
+    family.write()
+    s1, seen = sqlite_db.connection, list[Step]()
+
+    def change(step: Step) -> None:
+        if step.table == "customers" and not seen:
+            # The chunk that is behind has had it as it was.
+            s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 3")
+            stop.set()
+        seen.append(step)
+
+    stop = threading.Event()
+    with sidecar.open(family.path) as sc:
+        Runner(sc, stop=stop, on_step=change).run(once=True, interval=5)
+    with sidecar.open(family.path) as sc:
+        # A poll before the rest of the first load, as in a loop.
+        Runner(sc).catch_up(sc.tracked["customers"])
+    run(family)
+    found = [row["id"] for row in family.rows("orders")]
+    assert {key for key in found if found.count(key) > 1} >= {3, 7, 11}
+
+
 def test_what_a_backfill_of_the_parent_delivers_is_no_change(family: Family) -> None:
     run(family)
     with sidecar.open(family.path) as sc:
         sc.request_backfill("customers")
     assert run(family) == []
+
+
+def test_a_change_that_a_backfill_of_the_parent_meets_first_is_one(family: Family, sqlite_db: SQLiteFile) -> None:
+    run(family)
+    with sidecar.open(family.path) as sc:
+        sc.request_backfill("customers")
+    s1 = sqlite_db.connection
+    s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert [row["_origin"] for row in family.rows("customers") if row["name"] == "m"] == ["backfill"]
+
+
+def test_parents_are_read_before_their_children(family: Family) -> None:
+    family.tables = {"orders": {}, "customers": {}}
+    family.write()
+    text = family.path.read_text()
+    family.path.write_text(text + '[[tables.customers.refresh_on]]\ntable = "customers"\non = { id = "id" }\n')
+    seen = list[str]()
+    with sidecar.open(family.path) as sc:
+        Runner(sc, on_step=lambda step: seen.append(step.table)).poll()
+    assert seen[:2] == ["customers", "orders"]
 
 
 def test_columns_of_other_types_are_compared_in_the_childs(family: Family, sqlite_db: SQLiteFile) -> None:
