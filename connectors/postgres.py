@@ -167,6 +167,9 @@ class PostgresConnector(SourceConnector):
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)
 
+    def cancel(self) -> None:
+        self._session.cancel()
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.postgres_check import findings
 

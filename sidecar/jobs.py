@@ -39,6 +39,9 @@ PHASE = 60.0
 FIRST_CHUNK = 20_000
 """Rows of the first chunk, where nothing is said of its size; later ones go by the time that it took."""
 
+WAIT = 0.5
+"""Seconds for which a chunk is waited for before looking whether to stop."""
+
 SPANS = 4
 """So many spans a reader: one that turns out longer than the others does not leave the rest idle for long."""
 
@@ -116,6 +119,11 @@ class Jobs:
             if self._has_ended_a_phase and until is not None:
                 return
 
+    def cancel(self) -> None:
+        """Have what is being asked of the source, ahead of a copy or for it, break off; from any thread."""
+        if (copying := self._copying) is not None:
+            copying.lead.cancel()
+
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
         copying, self._copying = self._copying, None
@@ -141,8 +149,8 @@ class Jobs:
             return _NOTHING
         if copying is None:
             return self._new_phase(names)
-        left = 1.0 if until is None else max(0.0, until - clock.monotonic())
-        chunk = copying.next(min(left, 1.0))
+        left = WAIT if until is None else max(0.0, until - clock.monotonic())
+        chunk = copying.next(min(left, WAIT))
         if chunk is None:
             if copying.is_over:
                 self.close()
@@ -306,7 +314,7 @@ class Jobs:
         """Let go of a phase in which *table* failed: what may pass is tried again, else the table rests for a round."""
         self.close()
         self._attempts += 1
-        if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS:
+        if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS and not self._stop.is_set():
             log_.warning("%s Trying again.", error)
             self._sidecar.clock.sleep(0.2 * 2**self._attempts, self._stop)
             return

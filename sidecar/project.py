@@ -259,6 +259,11 @@ class Sidecar:
         """Return where each table stands; the source is not asked."""
         return standing.tables(self)
 
+    def cancel(self) -> None:
+        """Have what is being read of the source break off; from any thread."""
+        if self._connector is not None:
+            self._connector.cancel()
+
     def close(self) -> None:
         """Let go of source, state and lock."""
         with contextlib.ExitStack() as stack:

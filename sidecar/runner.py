@@ -24,6 +24,7 @@ from sidecar.jobs import Jobs
 from sidecar.model import Hold, Tracked
 from sidecar.poll import Step, poll, rest
 from sidecar.results import PollResult
+from sidecar.stopping import breaking_off
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +74,12 @@ class Runner:
         """
         assert self.stop is not None
         try:
-            if once:
-                self._drain()
-            else:
-                while not self.stop.is_set():
-                    self._round(interval)
+            with breaking_off(self.stop, self._cancel):
+                if once:
+                    self._drain()
+                else:
+                    while not self.stop.is_set():
+                        self._round(interval)
         finally:
             self._jobs.close()
             # Whoever asks a second time to stop does not wait for a batch; and no other one is begun behind his back.
@@ -376,7 +378,13 @@ class Runner:
     def _stopping(self) -> bool:
         return self.stop is not None and self.stop.is_set()
 
+    def _cancel(self) -> None:
+        self.sidecar.cancel()
+        self._jobs.cancel()
+
     def _failed(self, where: str, error: SidecarError) -> None:
+        if self._stopping() and isinstance(error, SourceUnavailable):
+            return  # broken off
         self._errors[where] = error
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
