@@ -60,7 +60,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._feeding = Feeding()
+        self._feeding = Feeding(lambda: self._delivery.is_vain)
         self._compaction = Compaction(self._delivery.session, self.sidecar.described, self._feeding.ask)
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
         self._fan_out = fanout.FanOut(self.sidecar, self._jobs.requests, self.catch_up, self._failed)

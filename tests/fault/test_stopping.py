@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from pathlib import Path
 
 from sidecar.clock import SystemClock
@@ -62,3 +63,39 @@ def test_a_statement_that_waits_for_a_lock_is_broken_off(pg: Database, tmp_path:
         make(owner, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         stopped(project, pg, "wait_event_type = 'Lock'")
     assert [row["id"] for row in project.poll()["t"]] == [2]
+
+
+JAVA = """\
+#!/bin/sh
+if [ "$*" = -version ]; then echo 'openjdk version "17.0.9"' >&2; exit; fi
+echo $$ > "$MARK"
+exec cat
+"""
+"""A Java that is never done with its start; like the JVM of Spark, it ends with its standard input."""
+
+
+def test_nobody_waits_for_a_spark_that_is_only_just_starting(tmp_path: Path) -> None:
+    java, mark = tmp_path / "home" / "bin" / "java", tmp_path / "started"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL)")
+        shop.execute("INSERT INTO t VALUES (1, '2024-05-01 10:00:00')")
+    sinks = {"lake": {"path": "lake"}}
+    project = Project(
+        tmp_path / "p", f"sqlite:///{tmp_path}/shop.db", {"t": {}}, sinks=sinks, spark={"fast_start": False}
+    )
+    env = {"JAVA_HOME": str(java.parent.parent), "MARK": str(mark)}
+    process = project.start("run", "--once", env=env)
+    try:
+        assert wait_for(lambda: mark.exists() and bool(mark.read_text().strip()), 60)
+        began = clock.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert clock.monotonic() - began < SOON, said
+    assert wait_for(lambda: not Path("/proc", mark.read_text().strip()).exists(), 10)
+    assert [row["id"] for row in project.rows("t")] == [1]
