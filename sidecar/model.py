@@ -274,12 +274,13 @@ class Horizon:
 class Strain:
     """How hard a source is at work, in seconds, as far as it tells.
 
-    How far its standbys lag behind it, or it behind its primary; and how long the session has waited that waits longest
-    for a lock.
+    How far its standbys lag behind it, or it behind its primary; how long the session has waited that waits longest for
+    a lock; and the one that waits longest for a lock which reading for a copy keeps from it.
     """
 
     replication_lag: float | None = None
     lock_wait: float | None = None
+    held_up: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
