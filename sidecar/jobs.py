@@ -19,7 +19,7 @@ from sidecar.changes import check_schema
 from sidecar.config import source
 from sidecar.connector import Source, SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work, failing
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
 from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned, with_added
 from sidecar.requests import Request, Requests
@@ -308,7 +308,7 @@ class Jobs:
         self.close()
         self._attempts += 1
         if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS and not self._stop.is_set():
-            log_.warning("%s Trying again.", error)
+            log_.warning("%s Trying again.", about(table, error))
             self._sidecar.clock.sleep(0.2 * 2**self._attempts, self._stop)
             return
         if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):

@@ -17,7 +17,7 @@ from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.compaction import Compaction
 from sidecar.delivery import Delivery
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.feeding import Feeding
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.jobs import Jobs
@@ -213,7 +213,7 @@ class Runner:
             try:
                 once()
             except SourceUnavailable as error:
-                self._again(once, error)
+                self._again(tracked.name, once, error)
             except (SettingsError, SchemaChanged):
                 if not self._has_moved_on(tracked):
                     raise
@@ -340,14 +340,14 @@ class Runner:
             else "what was stamped since may still appear, so it is looked at again at each poll",
         )  # fmt: skip
 
-    def _again(self, once: Callable[[], None], error: SourceUnavailable) -> None:
+    def _again(self, table: str, once: Callable[[], None], error: SourceUnavailable) -> None:
         """Retry a poll that failed for what may pass; it goes on from its last page."""
         # Imported when something has failed: a run without changes has no time to lose.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         if self._stopping():
             raise error
-        log_.warning("%s Trying again.", error)
+        log_.warning("%s Trying again.", about(table, error))
         self.sidecar.clock.sleep(FIRST_PAUSE, self.stop)
         for attempt in Retrying(
             retry=retry_if_exception_type(SourceUnavailable),
@@ -389,4 +389,4 @@ class Runner:
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
             self._quiet.pop(where, None)  # or nobody would take the note away
-        log_.error("%s", error)
+        log_.error("%s", about(where, error))
