@@ -293,9 +293,8 @@ class Jobs:
             # What could not be kept this time, either, is set aside anew.
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
-            mark = purge.unseen(
-                tracked, self._sidecar.log(tracked.name), store, mark, scope=request.scope, now=clock.now()
-            )
+            log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
+            mark = purge.unseen(connector, tracked, log, store, mark, scope=request.scope, now=clock.now())
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)

@@ -137,6 +137,29 @@ def test_a_purge_is_of_what_stands_in_a_base_as_well(
         assert sorted(r["id"] for r in sc.current(spark, "items").collect()) == [1, 2, 3, 5, 6, 7]
 
 
+def test_a_row_that_comes_and_goes_while_a_purge_is_under_way_is_purged(items: Project, sqlite_db: SQLiteFile) -> None:
+    items.poll()
+    s1 = sqlite_db.connection
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        interrupted(sc)
+    s1.executemany("INSERT INTO items VALUES (?, 1, '2024-05-02 10:00:00', NULL)", [(50,), (51,)])
+    s1.execute("UPDATE items SET n = 9, updated_at = '2024-05-02 10:00:00' WHERE id IN (1, 6, 7)")
+    with sidecar.open(items.path) as sc:
+        Runner(sc).catch_up(sc.tracked["items"])
+    # 1 is of a chunk that is behind, 6 and 50 of one that is still to come.
+    s1.execute("DELETE FROM items WHERE id IN (1, 6, 50)")
+    s1.execute("INSERT INTO items VALUES (6, 10, '2024-05-03 10:00:00', NULL)")
+    found = items.poll()["items"]
+    assert [row["id"] for row in found if row["_change_type"] == "delete"] == [1, 50]
+    assert {key: row["n"] for key, row in items.merged("items", "id").items()} == {
+        **{n: n for n in (0, 2, 3, 4, 5)},
+        6: 10,
+        7: 9,
+        51: 1,
+    }
+
+
 @pytest.mark.parametrize("looks_first", ["poll", "backfill"])
 def test_a_purge_outlives_a_new_column_that_brings_all_rows_again(
     items: Project, sqlite_db: SQLiteFile, looks_first: str
