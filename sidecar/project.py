@@ -103,11 +103,14 @@ class Sidecar:
         known = self._settled.get(tracked.name)
         if known is not None and known[0] == tracked:
             return known[1]
-        log = self.log(tracked.name)
-        found = self.connector.settle(tracked, log.schema)
-        if log.last() or found is tracked:
-            self._settled[tracked.name] = tracked, found
+        # Kept at once: to look through a large table takes seconds, and its first chunk and first poll must agree.
+        found = self.connector.settle(tracked, self.log(tracked.name).schema)
+        self._settled[tracked.name] = tracked, found
         return found
+
+    def unsettle(self, table: str) -> None:
+        """Look anew for the types of *table*'s columns that its log has not settled: they may be what is wrong."""
+        self._settled.pop(table, None)
 
     # -- what users do -------------------------------------------------------------------------------------------------
 

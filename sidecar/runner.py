@@ -386,6 +386,7 @@ class Runner:
         if self._stopping() and isinstance(error, SourceUnavailable):
             return  # broken off
         self._errors[where] = error
+        self.sidecar.unsettle(where)
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
             self._quiet.pop(where, None)  # or nobody would take the note away
