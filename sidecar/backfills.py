@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pyarrow as pa
 
 from sidecar import codec, quarantine
-from sidecar.backfill import WHOLE
+from sidecar.backfill import WHOLE, parts
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError
 from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
@@ -71,9 +71,6 @@ def request(
         )
     kind: Kind = "requested"
     scope = Scope(where=(where or "").strip() or None)
-    if scope.where is not None:
-        # Here somebody is waiting for the answer.
-        sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=scope))
     if quarantined:
         kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
         if not found:
@@ -81,6 +78,10 @@ def request(
         scope = Scope(where=scope.where, among=Among(tracked.key, found))
     elif keys is not None:
         scope = Scope(where=scope.where, among=Among(tracked.key, positions(tracked, keys)))
+    if scope != ALL:
+        # Here somebody is waiting for the answer; later, what the source does not understand would hold up the table.
+        for part in parts(scope):
+            sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
     return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.compaction import Compaction
-from sidecar.delivery import Delivery
+from sidecar.delivery import AGAIN, Delivery
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.feeding import Feeding
 from sidecar.horizon import LONG_HOLD, resting
@@ -56,6 +56,7 @@ class Runner:
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
+    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
@@ -390,4 +391,8 @@ class Runner:
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
             self._quiet.pop(where, None)  # or nobody would take the note away
-        log_.error("%s", about(where, error))
+        text, now = about(where, error), self.sidecar.clock.monotonic()
+        before = self._said.get(where)
+        if before is None or before[0] != text or now - before[1] >= AGAIN:
+            self._said[where] = text, now
+            log_.error("%s", text)
