@@ -100,9 +100,9 @@ class PostgresConnector(SourceConnector):
         return split(self._session, self._reader, page, parts)
 
     def strain(self) -> Strain:
-        """Return what the role may see of it, over a connection of its own: a snapshot that is held is left alone."""
+        """Return what the role may see of it; a snapshot that is held is left alone, and another connection asked."""
         try:
-            return strain(self._aside)
+            return strain(self._session if self._session.view is None else self._aside)
         except SidecarError:
             return Strain()
 
@@ -166,6 +166,9 @@ class PostgresConnector(SourceConnector):
 
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)
+
+    def cancel(self) -> None:
+        self._session.cancel()
 
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.postgres_check import findings

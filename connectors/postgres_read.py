@@ -276,7 +276,11 @@ class Reader:
         assert url is not None
         steps = [self._session.pins(), BEGIN, f"SET TRANSACTION SNAPSHOT '{self._session.export()}'"]
         select = statements.select(wires, as_csv=False)
-        found = connectorx.read_sql(url, select, return_type="arrow", pre_execution_query=steps)
+        self._session.lends = True
+        try:
+            found = connectorx.read_sql(url, select, return_type="arrow", pre_execution_query=steps)
+        finally:
+            self._session.lends = False
         assert isinstance(found, pa.Table)
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,9 @@ from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
+
+_SOON = 1.0
+"""Seconds for which a server is waited for that is to cancel a statement."""
 
 _OLDEST_VERSION = 130000  # the first with pg_current_snapshot()
 
@@ -55,6 +59,10 @@ class Session:
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._monetary = "C"
+        self.borrower = f"sidecar-{secrets.token_hex(8)}"
+        """The name of connections that connectorx makes; no Python object stands for one of them."""
+        self.lends = False
+        """Whether there may be such connections now."""
         self.view: View | None = None
         self.exported: str | None = None
         """The open snapshot's name for other connections, once one has asked for it."""
@@ -136,6 +144,21 @@ class Session:
         except psycopg.Error as error:
             raise translated(error, table, self.where) from None
 
+    def cancel(self) -> None:
+        """Have the statement under way break off, here and in the connections that connectorx has; from any thread."""
+        held = self._connection
+        if held is None or held.closed:
+            return
+        with contextlib.suppress(psycopg.Error):
+            held.cancel_safe(timeout=_SOON)
+        if self.lends:
+            with contextlib.suppress(psycopg.Error), psycopg.connect(**self._parameters, autocommit=True) as other:  # type: ignore[arg-type]
+                other.execute(
+                    "SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_stat_activity"
+                    " WHERE usename = current_user AND application_name = %s",
+                    (self.borrower,),
+                )
+
     def close(self) -> None:
         held, self._connection = self._connection, None
         self.view = self.exported = None
@@ -159,7 +182,7 @@ class Session:
         info = held.info
         host = info.hostaddr if "hostaddr" in self._parameters else info.host
         place = f"[{host}]" if ":" in host else quote(host, safe="")
-        query = {"application_name": "sidecar", "sslmode": "require" if held.pgconn.ssl_in_use else "disable"}
+        query = {"application_name": self.borrower, "sslmode": "require" if held.pgconn.ssl_in_use else "disable"}
         login = quote(info.user, safe="") + (":" + quote(info.password, safe="") if info.password else "")
         return f"postgresql://{login}@{place}:{info.port}/{quote(info.dbname, safe='')}?{urlencode(query)}"
 

@@ -26,6 +26,19 @@ SELECT CASE WHEN count(*) = 0 THEN 0 ELSE
 FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
 WHERE NOT l.granted AND a.datname = pg_catalog.current_database()
 """
+# Who reads a table keeps it only from those who want it for themselves: to alter it, say. Our connections are known by
+# their names; those of another Sidecar of the same role give way as well, which does no harm.
+_HELD_UP = """
+SELECT max(extract(epoch FROM pg_catalog.clock_timestamp() - {since}))::float8
+FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE NOT l.granted AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
+AND a.datname = pg_catalog.current_database() AND EXISTS (
+  SELECT FROM pg_catalog.pg_locks AS h JOIN pg_catalog.pg_stat_activity AS o ON o.pid = h.pid
+  WHERE h.granted AND h.locktype = 'relation' AND (h.database, h.relation) = (l.database, l.relation)
+  AND o.usename = current_user
+  AND (o.application_name LIKE 'sidecar%' OR o.application_name = pg_catalog.current_setting('application_name'))
+)
+"""
 # A wait that has just begun carries no time yet; before version 14 none does.
 _SINCE = "coalesce(l.waitstart, pg_catalog.clock_timestamp())"
 _SINCE_13 = "a.query_start"
@@ -38,5 +51,5 @@ def strain(session: Session) -> Strain:
     assert session.view is None, "a session of its own"
     since = _SINCE if session.connection.info.server_version >= 140000 else _SINCE_13
     lag = session.rows(_LAG)[0][0]
-    wait = session.rows(_WAIT.format(since=since))[0][0]
-    return Strain(lag, None if wait is None else max(0.0, wait))
+    waits = (session.rows(query.format(since=since))[0][0] for query in (_WAIT, _HELD_UP))
+    return Strain(lag, *(None if wait is None else max(0.0, wait) for wait in waits))

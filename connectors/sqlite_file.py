@@ -119,6 +119,13 @@ class File:
             self._held = None
             _end(connection)
 
+    def interrupt(self) -> None:
+        """Have the statement under way break off; from any thread."""
+        held = self._connection
+        if held is not None:
+            with contextlib.suppress(sqlite3.Error):  # closed in this moment
+                held.interrupt()
+
     def close(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -136,6 +143,8 @@ class File:
                 f"{where}: locked by a writer for longer than {self.source.lock_timeout:g} s (lock_timeout); "
                 "the next poll tries again"
             ) from error
+        if primary == sqlite3.SQLITE_INTERRUPT and not self._overdue():
+            raise SourceUnavailable(f"{where}: broken off") from error
         if primary == sqlite3.SQLITE_INTERRUPT:
             raise SourceUnavailable(
                 f"{where}: a statement took longer than {self.source.statement_timeout:g} s (statement_timeout); "

@@ -72,6 +72,27 @@ def is_new(mark: Watermark | None) -> bool:
     return not begun and all(closed is None for closed in mark.closed().values())
 
 
+def has_begun(mark: Watermark) -> bool:
+    """Return whether polls of the table have begun: rows that they read are then left to them by its first backfill."""
+    return mark.polled is not None or mark.progress is not None
+
+
+def parents_first(tables: Iterable[Tracked]) -> list[Tracked]:
+    """Return *tables* such that each comes after its parents; in a circle, one has to come first."""
+    named = {t.name: t for t in tables}
+    found: dict[str, Tracked] = {}
+
+    def add(child: Tracked, above: frozenset[str]) -> None:
+        for refresh in child.refresh_on:
+            if refresh.parent in named.keys() - above:
+                add(named[refresh.parent], above | {refresh.parent})
+        found.setdefault(child.name, child)
+
+    for each in named.values():
+        add(each, frozenset({each.name}))
+    return list(found.values())
+
+
 def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[int, Page]]:
     """Return, for each span of *job* that is not done, the chunk to begin with."""
     part = parts(scope)[job.part]
@@ -119,8 +140,7 @@ def write(
     if chunk.era != mark.era:
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
-    polled = mark.polled is not None or mark.progress is not None
-    own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=polled)
+    own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=has_begun(mark))
     if mark.job.closed is not None and mark.job.since is None and own.version is not None:
         # Numbers tell no more which of these polls have read since the backfill began.
         own = own.take(~renumbered.unchanged(own, held(chunk.low)))
@@ -154,14 +174,19 @@ def write(
 
 
 def _remembered(own: Rows, store: WatermarkStore, mark: Watermark) -> Records:
-    """Return what is to be remembered of *own*: those that a poll may meet, and of others nothing any more.
+    """Return what is to be remembered of *own* from now on: of those that a poll may meet, what they are, unless it is
+    known that they are; of others nothing any more.
 
     What was delivered of them before must not be mistaken, later, for what is delivered now.
     """
     is_met = rows.met(own, mark.closed(), mark.since)
     some, others = own.take(is_met), own.take(~is_met)
     found = rows.records(some, some.keys())
-    if not len(others) or not store.remembers(own.tracked.name):
+    if not store.remembers(own.tracked.name):
+        return found
+    if len(some) and has_begun(mark):
+        found = found[:, ~deliveries.same(found, store.recall(own.tracked.name, found[: deliveries.CONTENT]))]
+    if not len(others):
         return found
     keys = others.keys()
     is_known = ~deliveries.says_nothing(store.recall(own.tracked.name, keys))
@@ -186,6 +211,12 @@ def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> 
 def is_done(job: Job, scope: Scope) -> bool:
     """Return whether all of *scope* has been read."""
     return job.part + 1 >= len(parts(scope)) and all(span.done for span in job.spans)
+
+
+def ended(mark: Watermark) -> Watermark:
+    """Return *mark* once the backfill under way is over."""
+    assert mark.job is not None
+    return dataclasses.replace(mark, job=None, finished=mark.job.id, version=mark.job.version)
 
 
 class Passed:

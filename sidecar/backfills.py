@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pyarrow as pa
 
 from sidecar import codec, quarantine
-from sidecar.backfill import WHOLE
+from sidecar.backfill import WHOLE, parts
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError
 from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
@@ -52,7 +52,7 @@ def request(
     tracked: Tracked,
     *,
     where: str | None = None,
-    keys: Iterable[str | Sequence[object]] | None = None,
+    keys: Iterable[object] | None = None,
     purge: bool = False,
     quarantined: bool = False,
 ) -> Request | None:
@@ -71,9 +71,6 @@ def request(
         )
     kind: Kind = "requested"
     scope = Scope(where=(where or "").strip() or None)
-    if scope.where is not None:
-        # Here somebody is waiting for the answer.
-        sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=scope))
     if quarantined:
         kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
         if not found:
@@ -81,18 +78,20 @@ def request(
         scope = Scope(where=scope.where, among=Among(tracked.key, found))
     elif keys is not None:
         scope = Scope(where=scope.where, among=Among(tracked.key, positions(tracked, keys)))
+    if scope != ALL:
+        # Here somebody is waiting for the answer; later, what the source does not understand would hold up the table.
+        for part in parts(scope):
+            sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
     return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
 
 
-def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple[Position, ...]:
-    """Return *keys* as positions: each a line of comma-separated values, or its values, in the order of the key.
+def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
+    """Return *keys* as positions: each a line of comma-separated values, a tuple or list of them, or its one value.
 
     SettingsError names the first one that is no key of the table.
     """
-    split: list[list[object]] = [
-        list(next(csv.reader([key]), ())) or [""] if isinstance(key, str) else list(key) for key in keys
-    ]
+    split = [_values(key) for key in keys]
     if not split:
         raise SettingsError(f'table "{tracked.name}": no keys are given')
     for values in split:
@@ -103,6 +102,12 @@ def positions(tracked: Tracked, keys: Iterable[str | Sequence[object]]) -> tuple
             )
     columns = [_typed(tracked, name, [values[at] for values in split]) for at, name in enumerate(tracked.key)]
     return tuple(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def _values(key: object) -> list[object]:
+    if isinstance(key, str):
+        return list(next(csv.reader([key]), ())) or [""]
+    return list(key) if isinstance(key, (list, tuple)) else [key]
 
 
 def keys_in(given: Sequence[str]) -> list[str]:

@@ -105,7 +105,9 @@ def run(
 ) -> None:
     """Follow the tables: poll, append to the change log, write to the sinks.
 
-    A line a poll goes to stderr. The first run reads everything. Ctrl-C stops in good order.
+    A line a poll goes to stderr, with its time where that is no terminal. The first run reads everything.
+
+    Ctrl-C stops in good order: within a second, or once a sink has its batch; a second one does not wait for that.
 
     With --once and nothing new, Spark is not started.
 
@@ -120,7 +122,7 @@ def run(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--interval") from None
     with (
-        opened(config, master=master) as sc,
+        opened(config, master=master, dated=True) as sc,
         stopping() as stop,
         archiving(stop),
         LoadProgress(sc.clock) as progress,
@@ -167,7 +169,8 @@ def changes(
 ) -> None:
     """Print a table's changes in log order.
 
-    jsonl prints all of them, unless told otherwise; table only the newest, unless told where to start.
+    With --since, those after it, from the oldest on; else the newest. --limit says how many; without it all are
+    printed, but of the newest, as a table, 50.
 
     Example: [bold]sidecar changes orders --since 12 --format jsonl | jq .id[/bold]
     """
@@ -175,15 +178,14 @@ def changes(
 
     with opened(config, read_only=True) as sc:
         log = sc.log(logged(sc, table))
-        if format_ == "table" and since is None:
-            found, more = show.newest(log, limit or SHOWN)
-            printed(show.changes_table(found))
-            if more:
-                print(f"The newest {limit or SHOWN}; --since 0 begins at the beginning.", file=sys.stderr)
-            return
-        rows = show.changes(log, log.floor() if since is None else since, limit)
+        count = limit or (SHOWN if format_ == "table" else None)
+        rows, more = show.changes(log, log.floor() if since is None else since, limit), False
+        if since is None and count is not None:
+            rows, more = show.newest(log, count)
         if format_ == "table":
             printed(show.changes_table(list(rows)))
+            if more:
+                print(f"The newest {count}; --since 0 begins at the beginning.", file=sys.stderr)
             return
         for row in rows:
             print(show.line(row))

@@ -39,10 +39,12 @@ def known_secrets() -> Secrets:
 
 
 @contextlib.contextmanager
-def opened(config: Path, *, read_only: bool = False, master: str | None = None) -> Iterator[Sidecar]:
+def opened(
+    config: Path, *, read_only: bool = False, master: str | None = None, dated: bool = False
+) -> Iterator[Sidecar]:
     """Open the project; from here on its secrets are masked in all that is logged or reported.
 
-    *master* is in place of the one that the settings say.
+    *master* is in place of the one that the settings say. *dated*: what is logged is read by somebody later.
     """
     from sidecar.config import load
     from sidecar.console import set_up_logging
@@ -52,7 +54,7 @@ def opened(config: Path, *, read_only: bool = False, master: str | None = None) 
     if master is not None:
         settings = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
     known_secrets().absorb(settings.secrets)
-    set_up_logging(known_secrets())
+    set_up_logging(known_secrets(), dated=dated)
     with Sidecar(settings, read_only=read_only) as sc:
         yield sc
 

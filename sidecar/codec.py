@@ -193,6 +193,7 @@ def _dump_job(job: Job) -> dict[str, object]:
         "written": job.written,
         "expected": job.expected,
         "version": job.version,
+        "settles": job.settles,
     }
 
 

@@ -46,10 +46,10 @@ Place: TypeAlias = Annotated[str, PlainValidator(values.place)]
 Zone: TypeAlias = Annotated[str, PlainValidator(values.zone)]
 Function: TypeAlias = Annotated[str, PlainValidator(values.function)]
 Options: TypeAlias = Annotated[dict[str, str], PlainValidator(values.options)]
+Flag: TypeAlias = Annotated[bool, PlainValidator(values.flag)]
 Optional_: TypeAlias = Annotated[str | Literal[False], PlainValidator(values.name_or_false)]
 _INFINITY = values.word("error", "null", "keep as string")
-_ARRAYS = values.word("list", "string")
-_JSON = values.word("string", "variant")
+_ARRAYS, _JSON = values.word("list", "string"), values.word("string", "variant")
 ByColumn: TypeAlias = str | dict[str, str]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
@@ -88,7 +88,7 @@ class StateSettings(_Section):
     log: Place | None = None
     options: Options = {}
     retention: Micros | None = None
-    bases: bool = True
+    bases: Flag = True
 
 
 class RefreshSettings(_Section):
@@ -115,12 +115,12 @@ class TableSettings(_Section):
     created_at_tolerance: Micros | None = None
     updated_at_unit: Unit | None = None
     schema_change: Literal["evolve", "fail"] | None = None
-    backfill_added: bool | None = None
+    backfill_added: Flag | None = None
     on_bad_value: OnBadValue | None = None
-    auto_backfill: bool | None = None
+    auto_backfill: Flag | None = None
     backfill_version: Text | None = None
     chunk_size: Integer | None = None
-    consistent: bool | None = None
+    consistent: Flag | None = None
     refresh_on: tuple[RefreshSettings, ...] | None = None
     sinks: Names | None = None
     numeric: Annotated[ByColumn, PlainValidator(values.by_column(values.numeric))] | None = None
@@ -147,7 +147,7 @@ class SinkSettings(_Section):
     format: Text = "parquet"
     mode: Literal["append", "mirror"] = "append"
     path: Place | None = None
-    history: bool = False
+    history: Flag = False
     on_delete: Literal["delete", "mark"] = "delete"
     compact_every: Micros = 600 * SECOND
     vacuum_after: Micros = 3600 * SECOND
@@ -192,7 +192,7 @@ class SparkSettings(_Section):
     """[spark]: the master's URL, whether its classes come from an archive, and any `"spark.x.y"` configuration."""
 
     master: Text | None = None
-    fast_start: bool = True
+    fast_start: Flag = True
     conf: Options = {}
 
     @model_validator(mode="before")

@@ -203,6 +203,12 @@ class SourceConnector(ABC):
         del table
         return None
 
+    def cancel(self) -> None:  # noqa: B027  a source that answers at once has nothing to break off
+        """Have what is being read break off, if anything is: that `read` raises SourceUnavailable.
+
+        Called by other threads than the one that reads, and again until it has come to an end.
+        """
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         """Return what stands in the way of following this table well; costs may be a full scan. It has been settled."""
         del tracked

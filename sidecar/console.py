@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sidecar.clock import SECOND, iso
 from sidecar.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def failures(error: BaseException) -> list[str]:
     return [" ".join(str(error).split()) or type(error).__name__]
 
 
-def set_up_logging(secrets: Secrets) -> None:
-    """Send log lines to stderr from now on, scrubbed of *secrets*."""
+def set_up_logging(secrets: Secrets, *, dated: bool = False) -> None:
+    """Send log lines to stderr from now on, scrubbed of *secrets*; *dated*, where nobody watches a terminal."""
     handler = _Handler()
     handler.addFilter(secrets)
-    handler.setFormatter(_Formatter())
+    handler.setFormatter(_Dated() if dated and not sys.stderr.isatty() else _Formatter())
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(old)
@@ -64,6 +65,15 @@ class _Formatter(logging.Formatter):
             return text
         word = "error" if record.levelno >= logging.ERROR else "warning"
         return "\n".join(f"{word}: {line}" for line in text.splitlines() if line.strip())
+
+
+class _Dated(_Formatter):
+    """Each line with its time, in UTC, and its level: a file, or a journal, is read long afterwards."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = iso(int(record.created) * SECOND)
+        word = "info: " if record.levelno < logging.WARNING else ""
+        return "\n".join(f"{at} {word}{line}" for line in super().format(record).splitlines())
 
 
 @dataclass

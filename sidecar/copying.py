@@ -23,6 +23,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError
 from sidecar.model import Memory, Page, Position
+from sidecar.stopping import breaking_off
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ class Copying:
         self._stack = contextlib.ExitStack()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._connectors: list[SourceConnector] = []
         self._chunks: queue.Queue[Ready | BaseException | None] = queue.Queue(max(1, readers))
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Chunk] | None = None
@@ -99,12 +101,12 @@ class Copying:
             self._inline = self._all(self.lead)
             return
         count = min(self._readers if self._name is not None else 1, len(works))
-        connectors = [self.lead]
+        self._connectors = [self.lead]
         for _ in range(count - 1):
             other = self._connect()
             self._stack.callback(other.close)
-            connectors.append(other)
-        self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(connectors)])
+            self._connectors.append(other)
+        self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(self._connectors)])
 
     def next(self, timeout: float) -> Chunk | None:
         """Return the next chunk, once it has been read; None if none is after *timeout* seconds, or ever (`is_over`).
@@ -132,12 +134,17 @@ class Copying:
     def close(self) -> None:
         """Stop reading, and let go of the view and the connections. What has been read and not handed on is dropped."""
         self._stop.set()
-        for thread in self._threads:
-            while thread.is_alive():
-                with contextlib.suppress(queue.Empty):
-                    self._chunks.get_nowait()
-                thread.join(0.01)
+        with breaking_off(self._stop, self._cancel) if self._threads else contextlib.nullcontext():
+            for thread in self._threads:
+                while thread.is_alive():
+                    with contextlib.suppress(queue.Empty):
+                        self._chunks.get_nowait()
+                    thread.join(0.01)
         self._stack.close()
+
+    def _cancel(self) -> None:
+        for connector in self._connectors:
+            connector.cancel()
 
     def _start(self, readers: Sequence[Callable[[], Iterator[Ready]]]) -> None:
         """Let each of *readers* read in a thread of its own."""

@@ -53,7 +53,7 @@ class Delivery:
         """Why the newest batch of a table, by (table, sink), has not been taken."""
         self._sidecar, self._spark, self._stop = sidecar, spark, stop
         self._batch_bytes = batch_bytes
-        self._own_spark = False
+        self._own_spark = self._is_starting = self._is_over = False
         self._starting = threading.Lock()
         self._said: dict[tuple[str, str], float] = {}
 
@@ -104,12 +104,28 @@ class Delivery:
 
                 settings = self._sidecar.settings.spark
                 conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
-                self._spark = spark.session(config=conf, fast_start=settings.fast_start)
-                self._own_spark = True
+                self._is_starting = True
+                try:
+                    found = spark.session(config=conf, fast_start=settings.fast_start)
+                finally:
+                    self._is_starting = False
+                if self._is_over:
+                    # Nobody has waited for it, and nobody else would give it back.
+                    spark.close(found)
+                    raise SystemExit
+                self._spark, self._own_spark = found, True
             return self._spark
 
+    @property
+    def is_vain(self) -> bool:
+        """Whether what goes on is not to be waited for: it has come no further than to the start of Spark, which takes
+        as long as it takes, and somebody has asked to stop.
+        """
+        return self._is_starting and self._stop.is_set()
+
     def close(self) -> None:
-        """Stop the Spark that was started here."""
+        """Stop the Spark that was started here; one that is being started, once it has."""
+        self._is_over = self._is_starting
         if self._own_spark and self._spark is not None:
             from sidecar import spark
 

@@ -60,3 +60,9 @@ class SinkError(SidecarError):
     """A sink failed; its batch is tried again from the acknowledged offset."""
 
     exit_code = 6
+
+
+def about(table: str, error: SidecarError) -> str:
+    """Return what *error* says, and which table it is about where it says only of what server or file."""
+    text = str(error)
+    return text if f'"{table}"' in text or table == "source" else f'table "{table}": {text}'

@@ -2,23 +2,33 @@
 
 A child is a consumer of its parent's log, with a position of its own there: so a crash loses no change, and retention
 waits. The request is durable before the position moves; one that is made twice is done twice, and that does no harm.
+
+No change is lost between the two first loads. The position begins where the parent's log ends before the child's first
+rows are read: what the log holds by then is older than these. What polls deliver after it is a change. Of what the
+parent's backfills deliver after it, that is one which the next poll would deliver: it is remembered, lest that does.
+Before polls have begun, where the source has no versions of rows, nothing tells a change from what was there; but then
+parents have been read before their children, and all that was read of them is older.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sidecar import codec, consumers, faults
-from sidecar.backfill import ORIGIN
+from sidecar import codec, consumers, deliveries, faults, rows
+from sidecar.backfill import ORIGIN, can_read, has_begun
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
-from sidecar.errors import SettingsError
-from sidecar.model import METADATA, Among, Position, Refresh, Scope, Tracked
+from sidecar.errors import SettingsError, SidecarError
+from sidecar.model import Among, Position, Refresh, Scope, Tracked
 from sidecar.requests import Requests
 from sidecar.state import WatermarkStore
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
 
 
 def consumer(child: str) -> str:
@@ -31,25 +41,71 @@ def of_parent(parent: str, tables: Iterable[Tracked]) -> list[str]:
     return [consumer(t.name) for t in tables if any(r.parent == parent for r in t.refresh_on)]
 
 
-def follow(
-    child: Tracked, parent: str, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
-) -> int:
-    """Ask for the rows of *child* whose *parent* has changed since it was last looked; return how many parents have.
+class FanOut:
+    """The children among a project's tables, each with its parents. *poll* brings one table's log up to the source."""
 
-    What a parent's own backfill delivers is no change. A child that is new begins with the changes from now on.
-    """
-    mark, name = store.watermark(parent), consumer(child.name)
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        requests: Requests,
+        poll: Callable[[Tracked], object],
+        failed: Callable[[str, SidecarError], None],
+    ) -> None:
+        self._sidecar, self._requests, self._poll, self._failed = sidecar, requests, poll, failed
+        self._begun: set[tuple[str, str]] = set()
+
+    def begin(self) -> None:
+        """Have new children note where their parents' logs end, before any row of theirs is read."""
+        store, connector = self._sidecar.store, self._sidecar.connector
+        for child, parent in self._pairs():
+            if (child.name, parent) in self._begun:
+                continue
+            found, mark = self._sidecar.tracked.get(parent), store.watermark(parent)
+            if found is not None and (mark is None or mark.polled is None) and not can_read(connector, found):
+                # Its first poll reads all of it, and no row of that says whether it is older than the child's.
+                self._poll(found)
+            try:
+                begin(child, parent, self._sidecar.log(parent), store)
+            except SidecarError as error:
+                self._failed(child.name, error)
+            else:
+                self._begun.add((child.name, parent))
+
+    def follow(self) -> None:
+        """Ask for the rows whose parents have changed; once all parents have been polled."""
+        store, requests, clock = self._sidecar.store, self._requests, self._sidecar.clock
+        for child, parent in self._pairs():
+            try:
+                found = self._sidecar.tracked[parent]
+                follow(child, found, self._sidecar.log(parent), store=store, requests=requests, clock=clock)
+            except SidecarError as error:
+                self._failed(child.name, error)
+
+    def _pairs(self) -> list[tuple[Tracked, str]]:
+        tables = self._sidecar.tracked.values()
+        return [(child, parent) for child in tables for parent in dict.fromkeys(r.parent for r in child.refresh_on)]
+
+
+def begin(child: Tracked, parent: str, log: ChangeLog, store: WatermarkStore) -> None:
+    """Let *child* follow *parent* from the end of its log on, unless it follows it already."""
+    if (parent, consumer(child.name)) not in store.positions():
+        mark = store.watermark(parent)
+        consumers.acknowledge(log, store, consumer(child.name), mark.offset if mark is not None else 0)
+
+
+def follow(
+    child: Tracked, parent: Tracked, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
+) -> int:
+    """Ask for the rows of *child* whose *parent* has changed since it was last looked; return how many parents have."""
+    mark, name = store.watermark(parent.name), consumer(child.name)
     last = mark.offset if mark is not None else 0
-    if (parent, name) not in store.positions():
-        consumers.acknowledge(log, store, name, last)
-        return 0
-    after = store.position(parent, name).acknowledged
+    after = store.position(parent.name, name).acknowledged
     if last <= after:
         return 0
     found = 0
     # All of them before the position moves, which they share.
-    for refresh in (r for r in child.refresh_on if r.parent == parent):
-        values = _changed(child, refresh, log, after, last)
+    for refresh in (r for r in child.refresh_on if r.parent == parent.name):
+        values = _values(child, refresh, _changes(parent, log, after, last))
         if values:
             scope = Scope(among=Among(tuple(own for own, _ in refresh.on), values))
             requests.ask(child.name, clock.now(), kind="refresh", scope=scope)
@@ -59,16 +115,31 @@ def follow(
     return found
 
 
-def _changed(child: Tracked, refresh: Refresh, log: ChangeLog, after: int, last: int) -> tuple[Position, ...]:
-    """Return what the columns of the parents that have changed hold: in the types of the child's, NULLs left out."""
-    found: dict[Position, None] = {}
+def _changes(parent: Tracked, log: ChangeLog, after: int, last: int) -> Iterator[pa.Table]:
+    """Yield the rows of *parent* that have changed, by its log's segments after *after*, up to *last*."""
     for segment in log.list(after, last):
         metadata = log.metadata(segment.offset)
-        data = log.get(segment.offset) if metadata is not None and metadata.origin != ORIGIN and metadata.rows else None
-        if data is None:
+        if metadata is None or not metadata.rows:
             continue
-        # A poll's segment, too, may hold rows that were there before the parent was followed.
-        data = data.filter(pc.not_equal(data.column(child.metadata_prefix + METADATA[3]), ORIGIN))
+        standing = metadata.watermark
+        if metadata.origin != ORIGIN:
+            wanted = None
+        elif has_begun(standing) or (standing.job is not None and standing.job.since is not None):
+            found = log.remembered(segment.offset)
+            wanted = set(deliveries.as_bytes(found[: deliveries.CONTENT, ~deliveries.says_nothing(found)]))
+        else:
+            continue
+        data = log.get(segment.offset) if wanted is None or wanted else None
+        if data is not None and wanted is not None:
+            data = data.filter(pa.array([key in wanted for key in deliveries.as_bytes(rows.keys_of(parent, data))]))
+        if data is not None and len(data):
+            yield data
+
+
+def _values(child: Tracked, refresh: Refresh, changes: Iterable[pa.Table]) -> tuple[Position, ...]:
+    """Return what the columns of the parents that have changed hold: in the types of the child's, NULLs left out."""
+    found: dict[Position, None] = {}
+    for data in changes:
         columns = [_typed(child, own, data, theirs, refresh.parent) for own, theirs in refresh.on]
         table = pa.table(columns, names=[own for own, _ in refresh.on]).drop_null()
         found.update(dict.fromkeys(codec.rows(table, table.column_names)))

@@ -6,14 +6,18 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+LOOK = 0.2
+"""Seconds between two looks whether to wait any longer."""
+
 
 class Feeding:
     """Does one piece of work after another, in the order in which they were asked for, on a thread of its own.
 
-    The thread starts with the first one: a run that finds nothing has none.
+    The thread starts with the first one: a run that finds nothing has none. Nobody waits for it while *is_vain*.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_vain: Callable[[], bool] = lambda: False) -> None:
+        self._is_vain = is_vain
         self._changed = threading.Condition()
         self._wanted: dict[str, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
@@ -36,7 +40,8 @@ class Feeding:
     def finish(self) -> None:
         """Wait until all that was asked for has been done. Raises what it has died of."""
         with self._changed:
-            self._changed.wait_for(lambda: self._died is not None or not (self._wanted or self._is_busy))
+            while not self._changed.wait_for(self._has_finished, LOOK) and not self._is_vain():
+                pass
             self._raise()
 
     def close(self, *, waits: bool = True) -> None:
@@ -47,9 +52,12 @@ class Feeding:
             self._changed.notify_all()
         if not waits:
             return
-        if self._thread is not None:
-            self._thread.join()
+        while self._thread is not None and self._thread.is_alive() and not self._is_vain():
+            self._thread.join(LOOK)
         self._raise()
+
+    def _has_finished(self) -> bool:
+        return self._died is not None or not (self._wanted or self._is_busy)
 
     def _run(self) -> None:
         try:
@@ -77,10 +85,10 @@ class Feeding:
 
 
 class Lanes:
-    """Two such threads: what Spark takes its time for keeps nothing else waiting."""
+    """Two such threads: what Spark takes its time for keeps nothing else waiting. *is_vain* is of the one for Spark."""
 
-    def __init__(self) -> None:
-        self.spark, self.others = Feeding(), Feeding()
+    def __init__(self, is_vain: Callable[[], bool] = lambda: False) -> None:
+        self.spark, self.others = Feeding(is_vain), Feeding()
 
     def finish(self) -> None:
         """Wait as `Feeding.finish` does, for both."""

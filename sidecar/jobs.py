@@ -1,7 +1,7 @@
-"""The backfills of a project: which are to be made, how far each may go before polls have their turn, and how it ends.
+"""The backfills of a project: how far each may go before polls have their turn, and how it ends.
 
-What reads is in `copying.py`, what merges in `backfill.py`; requests are files (`requests.py`), and where a backfill
-stands is part of its table's watermark. So a backfill outlives any process, and goes on where its last chunk ended.
+Which are to be made is decided in `wanted.py`; what reads is in `copying.py`, what merges in `backfill.py`. Where a
+backfill stands is part of its table's watermark: so it outlives any process, and goes on where its last chunk ended.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sidecar.changes import check_schema
 from sidecar.config import source
 from sidecar.connector import Source, SourceConnector, connect
 from sidecar.copying import Copying, Failed, Work, failing
-from sidecar.deliveries import NOTHING
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, StateDamaged
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
-from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned
+from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned, with_added
 from sidecar.requests import Request, Requests
-from sidecar.throttle import Throttle
+from sidecar.throttle import EVERY, Throttle
+from sidecar.wanted import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,9 @@ PHASE = 60.0
 
 FIRST_CHUNK = 20_000
 """Rows of the first chunk, where nothing is said of its size; later ones go by the time that it took."""
+
+WAIT = 0.5
+"""Seconds for which a chunk is waited for before looking whether to stop."""
 
 SPANS = 4
 """So many spans a reader: one that turns out longer than the others does not leave the rest idle for long."""
@@ -61,21 +64,19 @@ class Jobs:
         self._sidecar, self._stop, self._failed, self._looked_anew = sidecar, stop, failed, looked_anew
         self._session = session
         self.requests = Requests(sidecar.settings.state.path, sidecar.clock)
+        self._wanted = Wanted(sidecar, self.requests, failed)
         self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
         self._limit = PHASE
         self._has_ended_a_phase = False
-        self._under_way: set[str] | None = None
-        self._looked_at: set[tuple[str, str | None]] = set()
-        self._resting: set[str] = set()
         self._attempts = 0
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def new_round(self) -> None:
         """Try again what has failed before."""
-        self._resting.clear()
+        self._wanted.new_round()
         self._attempts = 0
 
     def holds(self, tracked: Tracked, mark: Watermark | None) -> bool:
@@ -84,7 +85,7 @@ class Jobs:
         """
         if tracked.consistent and self._copying is not None and tracked.name in self._copied:
             return True
-        return self._is_to_be_begun(tracked, mark)
+        return self._wanted.is_to_be_begun(tracked, mark)
 
     def has_work(self, names: Iterable[str]) -> bool:
         """Return whether a copy is being made, or one of *names* is to be backfilled."""
@@ -92,7 +93,9 @@ class Jobs:
 
     def waiting(self, names: Iterable[str] | None = None) -> list[Tracked]:
         """Return the tables, of *names* if given, that have a backfill under way or to be begun."""
-        return [t for t in self._sidecar.tracked.values() if (names is None or t.name in names) and self._request(t)]
+        return [
+            t for t in self._sidecar.tracked.values() if (names is None or t.name in names) and self._wanted.request(t)
+        ]
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
@@ -116,6 +119,11 @@ class Jobs:
             if self._has_ended_a_phase and until is not None:
                 return
 
+    def cancel(self) -> None:
+        """Have what is being asked of the source, ahead of a copy or for it, break off; from any thread."""
+        if (copying := self._copying) is not None:
+            copying.lead.cancel()
+
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
         copying, self._copying = self._copying, None
@@ -137,19 +145,20 @@ class Jobs:
             if end is not None and clock.monotonic() >= end:
                 self.close()
                 end = None
-            self._throttle.wait(min((t for t in (until, end) if t is not None), default=None), self._stop)
+            look = clock.monotonic() + EVERY
+            self._throttle.wait(min(t for t in (until, end, look) if t is not None), self._stop)
             return _NOTHING
         if copying is None:
             return self._new_phase(names)
-        left = 1.0 if until is None else max(0.0, until - clock.monotonic())
-        chunk = copying.next(min(left, 1.0))
+        left = WAIT if until is None else max(0.0, until - clock.monotonic())
+        chunk = copying.next(min(left, WAIT))
         if chunk is None:
             if copying.is_over:
                 self.close()
             return _NOTHING
         tracked, request, passed = self._copied[chunk.table]
         log, store = self._sidecar.log(chunk.table), self._sidecar.store
-        if not self._stands(tracked, request):
+        if not self._wanted.stands(tracked, request):
             self.close()
             return Step(chunk.table, 0, 0, None, done=True)
         fits = functools.partial(check_schema, tracked, log)
@@ -175,7 +184,9 @@ class Jobs:
 
     def _new_phase(self, names: Iterable[str] | None) -> Step | None:
         """Take a view of the source, and begin to read what is to be copied from it; None if there is nothing."""
-        found = [(t, r) for t in self.waiting(names) if (r := self._request(t)) is not None]
+        found = [
+            (t, r) for t in backfill.parents_first(self.waiting(names)) if (r := self._wanted.request(t)) is not None
+        ]
         if not found:
             return None
         settings = self._sidecar.settings.backfill
@@ -231,14 +242,16 @@ class Jobs:
         log, store = self._sidecar.log(tracked.name), self._sidecar.store
         recovery.settle(log, store)
         mark = store.watermark(tracked.name)
-        if mark is not None and mark.job is not None and not self._stands(tracked, request):
+        if mark is not None and mark.job is not None and not self._wanted.stands(tracked, request):
             return None
         if mark is not None:
             check_settings(tracked, mark)  # how far it has come is said by its key
+            # Before a chunk of the new columns: a poll after it would not find them new.
+            mark = with_added(connector, tracked, log, store, mark)
         if mark is not None and not backfill.is_new(mark):
             # A chunk's versions are those of this view: under another numbering they would say nothing of polls.
             mark, _ = looked(connector, tracked, log, store, mark)
-        if mark is not None and mark.job is not None:
+        if mark is not None and (mark.job is not None or mark.finished == request.id):
             return mark.job
         return self._begin(connector, tracked, request)
 
@@ -246,7 +259,8 @@ class Jobs:
         """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
         store, clock = self._sidecar.store, self._sidecar.clock
         mark, now = store.watermark(tracked.name), clock.now()
-        job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version)
+        settles = request.purge or request.kind == "quarantined"
+        job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version, settles=settles)
         if request.scope == ALL:
             expected, readers = connector.estimate(tracked), self._sidecar.settings.backfill.parallelism
             page = Page(tracked, backfill.WHOLE, {}, None, tracked.chunk_size or FIRST_CHUNK)
@@ -263,7 +277,7 @@ class Jobs:
         assert mark is not None
         if not self.requests.begin(request):
             return None
-        self._save(tracked.name, dataclasses.replace(mark, job=job))
+        self._wanted.save(tracked.name, dataclasses.replace(mark, job=job))
         faults.point("backfill-begun")
         return job
 
@@ -279,120 +293,24 @@ class Jobs:
             # What could not be kept this time, either, is set aside anew.
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
-            mark = purge.unseen(
-                tracked, self._sidecar.log(tracked.name), store, mark, scope=request.scope, now=clock.now()
-            )
-        self._save(tracked.name, _without_job(mark))
+            log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
+            mark = purge.unseen(connector, tracked, log, store, mark, scope=request.scope, now=clock.now())
+        self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
         if job.read:
             ms = (clock.now() - job.at) // 1000
             log_.info("table=%s rows=%d offset=%d backfill=done ms=%d", tracked.name, job.written, mark.offset, ms)
 
-    def _stands(self, tracked: Tracked, request: Request) -> bool:
-        """Return whether *request* has not been cancelled; if it has, its backfill is over."""
-        if self.requests.stands(request.id, tracked.name):
-            return True
-        store = self._sidecar.store
-        mark = store.watermark(tracked.name)
-        if mark is not None and mark.job is not None and mark.job.id == request.id:
-            self._drop(tracked.name, mark)
-        return False
-
     def _give_way(self, table: str, error: SidecarError) -> None:
         """Let go of a phase in which *table* failed: what may pass is tried again, else the table rests for a round."""
         self.close()
         self._attempts += 1
-        if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS:
-            log_.warning("%s Trying again.", error)
+        if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS and not self._stop.is_set():
+            log_.warning("%s Trying again.", about(table, error))
             self._sidecar.clock.sleep(0.2 * 2**self._attempts, self._stop)
             return
         if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):
             return
-        self._resting.add(table)
+        self._wanted.rests(table)
         self._failed(table, error)
-
-    # -- requests ------------------------------------------------------------------------------------------------------
-
-    def _automatic(self, table: str) -> Request:
-        for request in self.requests.open(table):
-            if request.scope == ALL and not request.purge:
-                return request
-        return self.requests.ask(table, self._sidecar.clock.now(), kind="automatic")
-
-    def _request(self, tracked: Tracked) -> Request | None:
-        """Return the request that *tracked* is to be backfilled by: the one under way, or else the oldest."""
-        name, store = tracked.name, self._sidecar.store
-        if self._under_way is None:
-            marks = {table: store.watermark(table) for table in store.tables()}
-            self._under_way = {table for table, mark in marks.items() if mark is not None and mark.job is not None}
-        found = [] if name in self._resting else self._open(name)
-        if name in self._resting or name in self._sidecar.damaged:
-            return None
-        if name in self._under_way:
-            return self._running(tracked, found)
-        asked = name, tracked.backfill_version
-        if not found and asked in self._looked_at:
-            return None
-        mark = store.watermark(name)
-        if self._is_to_be_begun(tracked, mark):
-            return self._automatic(name)
-        if mark is None or backfill.is_new(mark):
-            # Its first poll says what there was before, or reads all of it.
-            return None
-        for request in found:
-            if request.id != mark.finished:
-                return request
-            # The process ended between the two halves of the ending.
-            self.requests.end(request, "done", self._sidecar.clock.now())
-        self._looked_at.add(asked)
-        if tracked.backfill_version not in (None, mark.version):
-            return self._automatic(name)
-        return None
-
-    def _open(self, table: str) -> list[Request]:
-        """Return the requests for *table*; none where one cannot be read, which is said, and the table rests."""
-        try:
-            return self.requests.open(table)
-        except StateDamaged as error:
-            self._resting.add(table)
-            self._failed(table, error)
-            return []
-
-    def _is_to_be_begun(self, tracked: Tracked, mark: Watermark | None) -> bool:
-        if not tracked.auto_backfill or not backfill.is_new(mark):
-            return False
-        return backfill.can_read(self._sidecar.connector, tracked)
-
-    def _running(self, tracked: Tracked, found: list[Request]) -> Request | None:
-        name = tracked.name
-        mark = self._sidecar.store.watermark(name)
-        assert self._under_way is not None
-        if mark is None or mark.job is None:
-            self._under_way.discard(name)
-            return None
-        for request in found:
-            if request.id == mark.job.id and request.running:
-                return request
-        is_first = mark.job.closed is not None or (tracked.consistent and mark.finished is None)
-        if is_first and not self.requests.has_ended(mark.job.id, name):
-            # The folder of requests was lost, and with it nothing that the watermark does not say.
-            return self.requests.keep(Request(mark.job.id, name, mark.job.at, "automatic", running=True))
-        self._drop(name, mark)
-        return None
-
-    def _drop(self, table: str, mark: Watermark) -> None:
-        job = mark.job
-        assert job is not None
-        self._save(table, _without_job(mark))
-        log_.warning("table=%s backfill=%s cancelled: %d rows of it are in the log", table, job.id, job.written)
-
-    def _save(self, table: str, mark: Watermark) -> None:
-        self._sidecar.store.save(table, mark, NOTHING)
-        if self._under_way is not None:
-            (self._under_way.discard if mark.job is None else self._under_way.add)(table)
-
-
-def _without_job(mark: Watermark) -> Watermark:
-    assert mark.job is not None
-    return dataclasses.replace(mark, job=None, finished=mark.job.id, version=mark.job.version)

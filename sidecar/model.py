@@ -274,12 +274,13 @@ class Horizon:
 class Strain:
     """How hard a source is at work, in seconds, as far as it tells.
 
-    How far its standbys lag behind it, or it behind its primary; and how long the session has waited that waits longest
-    for a lock.
+    How far its standbys lag behind it, or it behind its primary; how long the session has waited that waits longest for
+    a lock; and the one that waits longest for a lock which reading for a copy keeps from it.
     """
 
     replication_lag: float | None = None
     lock_wait: float | None = None
+    held_up: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +329,7 @@ class Job:
     spans     how far it has come; `part` counts the parts of its scope that are behind it
     read      rows read, and `written`, those of them that went to the log; `expected`, about how many there are
     version   the `backfill_version` that it brings about
+    settles   whether its end does what reading all rows otherwise would not: a purge, or clearing what was set aside
     """
 
     id: str
@@ -341,6 +343,7 @@ class Job:
     written: int = 0
     expected: int | None = None
     version: str | None = None
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,7 @@ def poll(
     with connector.snapshot(), Reader(connector) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
-        if tracked.backfill_added and _has_more_columns(tracked, log):
-            mark = _read_again(connector, tracked, log, store, mark)
+        mark = with_added(connector, tracked, log, store, mark)
         mark, view = looked(connector, tracked, log, store, mark)
         if known is None and not tracked.auto_backfill:
             mark = _begin_from_now(connector, tracked, log, store, view)
@@ -166,20 +165,19 @@ def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pu
         store.save(tracked.name, after, NOTHING, lazy=True)
 
 
-def _has_more_columns(tracked: Tracked, log: ChangeLog) -> bool:
-    return any(change.kind == "added" for change in log.changes(change_schema(tracked)))
-
-
-def _read_again(
+def with_added(
     connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
 ) -> Watermark:
-    """Return a watermark under which all rows are read, and delivered, again: for what stands in their new columns."""
+    """Return *mark*; with new columns, where `backfill_added` asks for it, one under which all rows come again."""
+    if not tracked.backfill_added or all(c.kind != "added" for c in log.changes(change_schema(tracked))):
+        return mark
     check_schema(tracked, log)
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,
         late=mark.late,
-        finished=mark.finished if mark.job is None else mark.job.id,
+        # A backfill under way is over by that; one that has more to do at its end begins anew.
+        finished=mark.finished if mark.job is None or mark.job.settles else mark.job.id,
         version=mark.version if mark.job is None else mark.job.version,
     )
     empty = change_schema(tracked).empty_table()

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -103,11 +103,14 @@ class Sidecar:
         known = self._settled.get(tracked.name)
         if known is not None and known[0] == tracked:
             return known[1]
-        log = self.log(tracked.name)
-        found = self.connector.settle(tracked, log.schema)
-        if log.last() or found is tracked:
-            self._settled[tracked.name] = tracked, found
+        # Kept at once: to look through a large table takes seconds, and its first chunk and first poll must agree.
+        found = self.connector.settle(tracked, self.log(tracked.name).schema)
+        self._settled[tracked.name] = tracked, found
         return found
+
+    def unsettle(self, table: str) -> None:
+        """Look anew for the types of *table*'s columns that its log has not settled: they may be what is wrong."""
+        self._settled.pop(table, None)
 
     # -- what users do -------------------------------------------------------------------------------------------------
 
@@ -235,13 +238,13 @@ class Sidecar:
         table: str,
         *,
         where: str | None = None,
-        keys: Iterable[str | Sequence[object]] | None = None,
+        keys: Iterable[object] | None = None,
         purge: bool = False,
         quarantined: bool = False,
     ) -> Request | None:
         """Ask for existing rows of *table* again, all or a part; done by whichever process runs next, or runs now.
 
-        `where`: a condition in the source's SQL. `keys`: each its values, or a text with commas in between. `purge`:
+        `where`: a condition in the source's SQL. `keys`: each a value, a tuple of values, or text with commas. `purge`:
         afterwards, deletes for what the source does not have any more. `quarantined`: the rows set aside; None if there
         are none. A request that waits for the same already is returned. SettingsError for what cannot be asked.
         """
@@ -258,6 +261,11 @@ class Sidecar:
     def status(self) -> list[TableStatus]:
         """Return where each table stands; the source is not asked."""
         return standing.tables(self)
+
+    def cancel(self) -> None:
+        """Have what is being read of the source break off; from any thread."""
+        if self._connector is not None:
+            self._connector.cancel()
 
     def close(self) -> None:
         """Let go of source, state and lock."""

@@ -2,7 +2,8 @@
 
 A key that a finished backfill has seen stands in the log after the offset at which it began: because the backfill
 wrote it, or because a poll had; or it was set aside. So a key whose newest change is older than that, and no delete, is
-gone from the source.
+gone from the source. One that a poll has delivered since, and no chunk after it, may have gone before its chunk was
+read: the source is asked for it by its key, in a view that is newer than all polls.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 import pyarrow as pa
 
-from sidecar import bases, deliveries, faults, quarantine, rows
-from sidecar.backfill import ORIGIN, digests
+from sidecar import bases, codec, deliveries, faults, quarantine, renumbered, rows
+from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.changes import change_schema
+from sidecar.connector import SourceConnector
 from sidecar.evolution import conformed, widens
-from sidecar.model import DELETE, INSERT, METADATA, Scope, Tracked, Watermark
+from sidecar.model import DELETE, INSERT, METADATA, Among, Page, Position, Scope, Tracked, Watermark
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
@@ -31,7 +33,14 @@ AT_ONCE = 1_000_000
 
 
 def unseen(
-    tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, *, scope: Scope, now: int
+    connector: SourceConnector,
+    tracked: Tracked,
+    log: ChangeLog,
+    store: WatermarkStore,
+    mark: Watermark,
+    *,
+    scope: Scope,
+    now: int,
 ) -> Watermark:
     """Append a delete for each key in *scope* that the backfill under way has not met; return the watermark after it.
 
@@ -48,7 +57,8 @@ def unseen(
         def counts(key: bytes, share: int = share) -> bool:
             return share_of(key, shares) == share and (wanted is None or key in wanted) and key not in met
 
-        for place, found in _newest(tracked, places, began, counts).items():
+        unmet, polled = _newest(tracked, places, began, counts)
+        for place, found in _by_place([*unmet, *_gone(connector, tracked, mark, polled)]).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, places[place], found), schema, mark.offset, now)
             # Should one come back as it was, it is delivered again.
@@ -73,6 +83,7 @@ class _Place:
 
     offset: int
     read: Callable[[], pa.Table | None]
+    polled: bool = False
 
 
 def _places(log: ChangeLog) -> tuple[Sequence[_Place], int]:
@@ -85,15 +96,26 @@ def _places(log: ChangeLog) -> tuple[Sequence[_Place], int]:
     for segment in log.list(floor):
         metadata = log.metadata(segment.offset)
         total += 0 if metadata is None else metadata.rows
-        found.append(_Place(segment.offset, functools.partial(log.get, segment.offset)))
+        polled = metadata is not None and metadata.origin != ORIGIN
+        found.append(_Place(segment.offset, functools.partial(log.get, segment.offset), polled))
     return found, total
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that is there by the log: in which place, at which row of it; and its key, if the source is to be asked."""
+
+    place: int
+    row: int
+    key: Position = ()
 
 
 def _newest(
     tracked: Tracked, places: Sequence[_Place], began: int, counts: Callable[[bytes], bool]
-) -> Mapping[int, Sequence[int]]:
-    """Return where the newest rows stand, by place, of the keys that have not been met since *began*."""
-    newest: dict[bytes, tuple[int, int]] = {}
+) -> tuple[Iterable[_Row], Mapping[bytes, _Row]]:
+    """Return the newest rows of the keys that have not been met since *began*; and of those that polls have met."""
+    unmet: dict[bytes, _Row] = {}
+    polled: dict[bytes, _Row] = {}
     change_type = tracked.metadata_prefix + METADATA[0]
     for number, place in enumerate(places):
         data = place.read()
@@ -101,17 +123,59 @@ def _newest(
             continue
         all_there = change_type not in data.column_names  # a base's
         types = itertools.repeat(INSERT, len(data)) if all_there else data.column(change_type).to_pylist()
-        for row, (key, kind) in enumerate(zip(deliveries.as_bytes(rows.keys_of(tracked, data)), types, strict=True)):
-            if not counts(key):
+        since = place.offset > began
+        digests_ = deliveries.as_bytes(rows.keys_of(tracked, data))
+        keys = codec.rows(data, tracked.key) if since and place.polled else itertools.repeat((), len(data))
+        for row, (digest, kind, key) in enumerate(zip(digests_, types, keys, strict=True)):
+            if not counts(digest):
                 continue
-            if kind == DELETE or place.offset > began:
-                newest.pop(key, None)
-            else:
-                newest[key] = number, row
-    found: dict[int, list[int]] = {}
-    for number, row in sorted(newest.values()):
-        found.setdefault(number, []).append(row)
-    return found
+            unmet.pop(digest, None)
+            polled.pop(digest, None)
+            if kind == DELETE:
+                continue
+            if not since:
+                unmet[digest] = _Row(number, row)
+            elif place.polled:
+                polled[digest] = _Row(number, row, key)
+    return unmet.values(), polled
+
+
+def _gone(
+    connector: SourceConnector, tracked: Tracked, mark: Watermark, polled: Mapping[bytes, _Row]
+) -> Iterator[_Row]:
+    """Yield those of *polled* that the source does not have any more, by asking for them.
+
+    None where that is not sure: a key is to be asked for by the very value that is delivered, and in a view newer than
+    the polls that have met it, which another server behind the same name need not have. The next purge finds them.
+    """
+    if not polled or not connector.takes_scopes or not all(_is_exact(tracked, name) for name in tracked.key):
+        return
+    with connector.snapshot():
+        view = connector.horizon(tracked, mark.memory)
+        seen = [mark.polled, mark.progress.horizon.now if mark.progress is not None else None]
+        if renumbered.is_renumbered(mark, view) or any(at is not None and view.now < at for at in seen):
+            return
+        asked = tuple(row.key for row in polled.values())
+        there: set[bytes] = set()
+        for part in parts(Scope(among=Among(tracked.key, asked))):
+            data = connector.read(Page(tracked, WHOLE, {}, None, 2 * TOGETHER, scope=part))
+            there.update(deliveries.as_bytes(rows.keys_of(tracked, data)))
+    yield from (row for digest, row in polled.items() if digest not in there)
+
+
+def _is_exact(tracked: Tracked, name: str) -> bool:
+    own = tracked.table.column(name)
+    delivered = next((c.arrow for c in tracked.columns if c.name == name), None)
+    if own is None or own.arrow != delivered:
+        return False
+    return bool(pa.types.is_signed_integer(delivered) or pa.types.is_string(delivered))
+
+
+def _by_place(found: Iterable[_Row]) -> Mapping[int, Sequence[int]]:
+    places: dict[int, list[int]] = {}
+    for row in sorted(found, key=lambda row: (row.place, row.row)):
+        places.setdefault(row.place, []).append(row.row)
+    return places
 
 
 def _rows(tracked: Tracked, place: _Place, found: Sequence[int]) -> pa.Table:

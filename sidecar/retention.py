@@ -9,8 +9,12 @@ from collections.abc import Iterable
 
 from sidecar import deliveries, queries
 from sidecar.changelog import ChangeLog
-from sidecar.model import Watermark
+from sidecar.cursor import NONE
+from sidecar.deliveries import CREATED, DELETED, UPDATED, Records
+from sidecar.model import PassName, Watermark
 from sidecar.state import WatermarkStore
+
+_STAMPS: tuple[tuple[int, PassName], ...] = ((UPDATED, "updated"), (DELETED, "deleted"), (CREATED, "created"))
 
 
 def drop_old(log: ChangeLog, store: WatermarkStore, consumers: Iterable[str], before: int) -> int:
@@ -35,8 +39,11 @@ def aged(log: ChangeLog, store: WatermarkStore, before: int, after: int = 0) -> 
         metadata = log.metadata(segment.offset)
         if metadata is None or metadata.committed >= before:
             break
-        if mark.era is not None and not _is_closed(metadata.watermark, mark):
-            break
+        if mark.era is not None:
+            then = metadata.watermark
+            is_closed = _is_followed(then, mark) and _is_closed(then, mark)
+            if not is_closed or _holds_what_is_open(log.remembered(segment.offset), mark):
+                break
         through = segment.offset
     return through
 
@@ -75,3 +82,27 @@ def _is_closed(then: Watermark, now: Watermark) -> bool:
         if mark.greatest and (limit is None or limit < mark.greatest[-1][1]):
             return False
     return True
+
+
+def _is_followed(then: Watermark, now: Watermark) -> bool:
+    """Return whether a poll is complete that began after *then*. An interrupted one ends as if it had not been: what it
+    has read last may be newer than all that it says it has seen.
+    """
+    under_way = then.polled if then.progress is None else then.progress.horizon.now
+    return now.polled not in (then.polled, under_way)
+
+
+def _holds_what_is_open(remembered: Records, now: Watermark) -> bool:
+    """Return whether one of the rows *remembered* is stamped above what *now* has closed; stamps in the future do not
+    count. What is not remembered of a segment was there when its poll began.
+    """
+    closed = now.closed()
+    for field, name in _STAMPS:
+        mark = now.marks.get(name)
+        if mark is None or not mark.greatest:
+            continue
+        limit = closed.get(name)
+        above = remembered[field] > (NONE if limit is None else limit)
+        if (above & (remembered[field] <= mark.greatest[-1][1])).any():
+            return True
+    return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import math
 import sys
@@ -17,14 +16,16 @@ from typing import TYPE_CHECKING
 from sidecar import fanout, recovery, retention
 from sidecar.clock import SECOND
 from sidecar.compaction import Compaction
-from sidecar.delivery import Delivery
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
+from sidecar.delivery import AGAIN, Delivery
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.feeding import Lanes
+from sidecar.holds import Holds
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.jobs import Jobs
-from sidecar.model import Hold, Tracked
+from sidecar.model import Tracked
 from sidecar.poll import Step, poll, rest
 from sidecar.results import PollResult
+from sidecar.stopping import breaking_off
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,17 +56,19 @@ class Runner:
     _stale: bool = False
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _pulse: object | None = None
-    _holds: dict[str, tuple[Hold, bool]] = field(default_factory=dict)
     _errors: dict[str, SidecarError] = field(default_factory=dict)
+    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._feeding = Lanes()
+        self._holds = Holds(self.long_hold)
+        self._feeding = Lanes(lambda: self._delivery.is_vain)
         self._compaction = Compaction(
             self._delivery.session, self.sidecar.described, self._feeding.spark.ask, self.sidecar.clock
         )
         self._jobs = Jobs(self.sidecar, self.stop, self._failed, self._looked_anew, self._delivery.session)
+        self._fan_out = fanout.FanOut(self.sidecar, self._jobs.requests, self.catch_up, self._failed)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -76,11 +79,12 @@ class Runner:
         """
         assert self.stop is not None
         try:
-            if once:
-                self._drain()
-            else:
-                while not self.stop.is_set():
-                    self._round(interval)
+            with breaking_off(self.stop, self._cancel):
+                if once:
+                    self._drain()
+                else:
+                    while not self.stop.is_set():
+                        self._round(interval)
         finally:
             self._jobs.close()
             # Whoever asks a second time to stop does not wait for a batch; and no other one is begun behind his back.
@@ -102,6 +106,7 @@ class Runner:
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         self._begin_round()
         results = {name: PollResult(name) for name in tracked if name in wanted}
+        self._fan_out.begin()
         if self._jobs.has_work(wanted):
             try:
                 self._copy(None, results)
@@ -120,12 +125,14 @@ class Runner:
         """Poll and feed, then rest; rather than rest, copy what is to be backfilled."""
         assert self.stop is not None
         self._begin_round()
-        for tracked in self._tables():
+        tables = self._tables()
+        self._fan_out.begin()
+        for tracked in tables:
             if self._stopping():
                 return
             self.catch_up(tracked)
             self._feed(tracked)
-        self._fan_out()
+        self._fan_out.follow()
         until = self.sidecar.clock.monotonic() + interval
         if not self._copy(until):
             self.sidecar.clock.sleep(max(0.0, until - self.sidecar.clock.monotonic()), self.stop)
@@ -136,6 +143,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
+            self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             self._pulse = None
             for tracked in tables:
@@ -145,7 +153,7 @@ class Runner:
                 self._feed(tracked)
             if not has_fanned_out:
                 # Once: parents that never stop changing would keep it from its end.
-                self._fan_out()
+                self._fan_out.follow()
                 has_fanned_out = True
             if not self._jobs.waiting():
                 for _ in ("once all sinks have all", "once a base is there, where that needs one"):
@@ -171,16 +179,6 @@ class Runner:
             if self.on_step is not None:
                 self.on_step(step)
         return copied
-
-    def _fan_out(self) -> None:
-        """Ask for the rows whose parents have changed; once all parents have been polled."""
-        store, requests, clock = self.sidecar.store, self._jobs.requests, self.sidecar.clock
-        for child in self.sidecar.tracked.values():
-            for parent in dict.fromkeys(r.parent for r in child.refresh_on):
-                try:
-                    fanout.follow(child, parent, self.sidecar.log(parent), store=store, requests=requests, clock=clock)
-                except SidecarError as error:
-                    self._failed(child.name, error)
 
     def _feed(self, tracked: Tracked) -> None:
         """Have the sinks given what is new, meanwhile; drop what all of them have had."""
@@ -220,7 +218,7 @@ class Runner:
             try:
                 once()
             except SourceUnavailable as error:
-                self._again(once, error)
+                self._again(tracked.name, once, error)
             except (SettingsError, SchemaChanged):
                 if not self._has_moved_on(tracked):
                     raise
@@ -277,7 +275,7 @@ class Runner:
         if result.rows and mark is not None and mark.polled is not None and seen and tracked.unit in (None, "us"):
             result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
         if mark is not None and mark.polled is not None:
-            self._tell_of_a_hold(tracked, mark.hold, mark.polled)
+            self._holds.tell(tracked, mark.hold, mark.polled)
         if result.late:
             log_.warning(
                 "table=%s late=%d: these rows appeared more than lookback (%gs) after their stamp. They were seen; "
@@ -330,31 +328,14 @@ class Runner:
             self._look_anew()
         return moved
 
-    def _tell_of_a_hold(self, tracked: Tracked, hold: Hold | None, now: int) -> None:
-        """Say once of each hold that outlasts a minute, and once that it is given up."""
-        if hold is None or hold.since is None or now - hold.since <= self.long_hold:
-            self._holds.pop(tracked.name, None)
-            return
-        given_up = tracked.max_hold is not None and now - hold.since > tracked.max_hold
-        if self._holds.get(tracked.name) == (hold, given_up):
-            return
-        self._holds[tracked.name] = hold, given_up
-        log_.warning(
-            "table=%s held_s=%d held_by=%s: %s", tracked.name, (now - hold.since) // SECOND, json.dumps(hold.by),
-            "max_hold is over, so it is waited for no more. What it still commits under an older stamp will not be "
-            f"delivered; to be sure, once it is over: sidecar watermark reset {tracked.name}"
-            if given_up
-            else "what was stamped since may still appear, so it is looked at again at each poll",
-        )  # fmt: skip
-
-    def _again(self, once: Callable[[], None], error: SourceUnavailable) -> None:
+    def _again(self, table: str, once: Callable[[], None], error: SourceUnavailable) -> None:
         """Retry a poll that failed for what may pass; it goes on from its last page."""
         # Imported when something has failed: a run without changes has no time to lose.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         if self._stopping():
             raise error
-        log_.warning("%s Trying again.", error)
+        log_.warning("%s Trying again.", about(table, error))
         self.sidecar.clock.sleep(FIRST_PAUSE, self.stop)
         for attempt in Retrying(
             retry=retry_if_exception_type(SourceUnavailable),
@@ -385,9 +366,20 @@ class Runner:
     def _stopping(self) -> bool:
         return self.stop is not None and self.stop.is_set()
 
+    def _cancel(self) -> None:
+        self.sidecar.cancel()
+        self._jobs.cancel()
+
     def _failed(self, where: str, error: SidecarError) -> None:
+        if self._stopping() and isinstance(error, SourceUnavailable):
+            return  # broken off
         self._errors[where] = error
+        self.sidecar.unsettle(where)
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
             self._quiet.pop(where, None)  # or nobody would take the note away
-        log_.error("%s", error)
+        text, now = about(where, error), self.sidecar.clock.monotonic()
+        before = self._said.get(where)
+        if before is None or before[0] != text or now - before[1] >= AGAIN:
+            self._said[where] = text, now
+            log_.error("%s", text)

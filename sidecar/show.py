@@ -92,6 +92,8 @@ def _is_named(table: str, key: str) -> bool:
 
 def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
     """Return what `status` found as a table for people."""
+    from rich.text import Text
+
     found = _table("table", "watermark", "polled", "offset", "sinks", "state")
     for row in rows:
         readers = [*row["sinks"].items(), *((f"query {name}", at) for name, at in row["queries"].items())]
@@ -104,9 +106,9 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
             well += f", {row['quarantined']:,} rows are set aside"
         state = row["error"] or _held(row) or well
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
-        found.add_row(
-            *_plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-", state])
-        )
+        cells = _plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-"])
+        # The whole of it: what an error says last is what to do.
+        found.add_row(*cells, Text(state))
     return found
 
 
@@ -119,14 +121,14 @@ def changes(log: ChangeLog, since: int, limit: int | None) -> Iterator[dict[str,
     return itertools.islice(found, limit)
 
 
-def newest(log: ChangeLog, count: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return the last *count* changes in log order, and whether there are older ones."""
+def newest(log: ChangeLog, count: int) -> tuple[Iterator[dict[str, Any]], bool]:
+    """Yield the last *count* changes in log order, and whether there are older ones."""
     found: list[dict[str, Any]] = []
     segments = log.list(log.floor())
     while segments and len(found) <= count:
         changes = log.get(segments.pop().offset)
         found = [*(objects(changes) if changes is not None else ()), *found]
-    return found[-count:], len(found) > count
+    return iter(found[-count:]), len(found) > count
 
 
 def changes_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:

@@ -18,9 +18,12 @@ log_ = logging.getLogger("sidecar")
 EVERY = 1.0
 """Seconds between two questions to the source."""
 
+PATIENCE = 2.0
+"""Seconds for which others may wait for a table that is being copied: behind an ALTER TABLE, all that use it wait."""
+
 
 class Throttle:
-    """Holds a backfill to `max_rows_per_second`, `max_replication_lag` and `max_lock_wait`."""
+    """Holds a backfill to `max_rows_per_second`, `max_replication_lag` and `max_lock_wait`, and out of others' way."""
 
     def __init__(self, settings: BackfillSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -47,7 +50,7 @@ class Throttle:
     def pauses(self, ask: Callable[[], Strain]) -> bool:
         """Return whether the source is under strain, and has to be left alone."""
         now = self._clock.monotonic()
-        if self._is_watched and now - self._asked_at >= EVERY:
+        if now - self._asked_at >= EVERY:
             self._asked_at = now
             reason = self._strain(ask())
             if reason is not None and self._reason is None:
@@ -57,14 +60,12 @@ class Throttle:
             self._reason = reason
         return self._reason is not None
 
-    @property
-    def _is_watched(self) -> bool:
-        return self._settings.max_replication_lag is not None or self._settings.max_lock_wait is not None
-
     def _strain(self, found: Strain) -> str | None:
         lag, wait = self._settings.max_replication_lag, self._settings.max_lock_wait
         if lag is not None and found.replication_lag is not None and found.replication_lag > lag / SECOND:
             return f"replication lags by {found.replication_lag:.0f} s, max_replication_lag is {lag / SECOND:g} s"
         if wait is not None and found.lock_wait is not None and found.lock_wait > wait / SECOND:
             return f"a session has waited {found.lock_wait:.0f} s for a lock, max_lock_wait is {wait / SECOND:g} s"
+        if found.held_up is not None and found.held_up > PATIENCE:
+            return f"a session has waited {found.held_up:.0f} s for a table that is being copied, and goes first"
         return None

@@ -95,6 +95,15 @@ def positive(value: Any) -> int:
     return int(value)
 
 
+def flag(value: Any) -> bool:
+    """Return true or false; from the environment they come as text."""
+    if value in ("true", "false"):
+        return bool(value == "true")
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false, without quotes")
+    return value
+
+
 def scalars(value: Any) -> tuple[Scalar, ...]:
     """Return a list of values as the source may hold them."""
     found = value if isinstance(value, list) else [value]

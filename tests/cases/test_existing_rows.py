@@ -88,6 +88,19 @@ def test_a_source_under_strain_holds_no_run_up_that_has_nothing_to_backfill(
         assert versions(opened, 1) == ["first", "second"]
 
 
+def test_a_large_table_is_looked_through_once_and_anew_after_a_failure(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n NUMERIC, updated_at TEXT NOT NULL)")
+    s1.execute("INSERT INTO t VALUES (1, 1, ?)", (OLD,))
+    with project(sqlite_db, tmp_path) as opened:
+        tracked = opened.tracked["t"]
+        first = opened.settled(tracked)
+        assert opened.settled(tracked) is first, "its first chunk, and its first poll, need not look again"
+        s1.execute("INSERT INTO t VALUES (2, 'x', ?)", (OLD,))
+        assert opened.run(once=True) == 0 or opened.run(once=True) == 0
+        assert sorted((r["id"], r["n"]) for r in log(opened)) == [(1, "1"), (2, "x")]
+
+
 def test_a_file_that_is_gone_in_mid_backfill_fails_its_table_and_not_the_loop(
     sqlite_db: SQLiteFile, tmp_path: Path
 ) -> None:

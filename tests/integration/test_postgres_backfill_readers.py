@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import sidecar
-from tests.servers import Database
+from sidecar.clock import SystemClock
+from tests.cases.harness import Project, wait_for
+from tests.servers import Database, make
 
 
 def test_a_reader_that_gets_no_connection_leaves_the_rows_to_the_others(pg: Database, tmp_path: Path) -> None:
@@ -22,3 +25,25 @@ def test_a_reader_that_gets_no_connection_leaves_the_rows_to_the_others(pg: Data
     with sidecar.open(tmp_path / "sidecar.toml") as opened:
         assert opened.run(once=True) == 0
         assert {r["id"] for r in opened.log("t").rows()} == set(range(1, 1001))
+
+
+def test_who_alters_a_table_that_is_being_copied_goes_first(pg: Database, tmp_path: Path) -> None:
+    owner, clock = pg.connect(), SystemClock()
+    make(owner, "CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    make(owner, "INSERT INTO t SELECT n, '2024-05-01T10:00:00Z' FROM generate_series(1, 3000) n", "ANALYZE t")
+    slowly = {"max_rows_per_second": 100}
+    project = Project(tmp_path, pg.reader_url, {"t": {"chunk_size": 50, "consistent": True}}, backfill=slowly)
+    process = project.start("run", "--once")
+    try:
+        log = tmp_path / "state" / "log" / "t"
+        assert wait_for(lambda: len(list(log.glob("*.parquet"))) > 1)
+        began = clock.monotonic()
+        make(owner, "SET statement_timeout = '20s'", "ALTER TABLE t ADD COLUMN more text")
+        assert clock.monotonic() - began < 15, "not once the copy is over, which takes half a minute"
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert "for a table that is being copied" in said
+    project.write(backfill={})
+    project.poll()
+    assert sorted(row["id"] for row in project.rows("t")) == list(range(1, 3001))

@@ -18,9 +18,10 @@ from sidecar.clock import SECOND, Clock, FakeClock, instant
 from sidecar.errors import SettingsError
 from sidecar.model import Column, Scope, Table, Tracked
 from sidecar.requests import Requests
+from sidecar.runner import Runner
 from tests.cases.harness import Project, Row
 from tests.conftest import SQLiteFile
-from tests.servers import Database
+from tests.servers import Database, make
 
 ITEMS = "CREATE TABLE items (id INTEGER PRIMARY KEY, n INTEGER, updated_at TEXT NOT NULL)"
 
@@ -154,6 +155,28 @@ def test_a_condition_that_the_source_refuses_is_refused_when_it_is_asked_for(ite
     found = items.cli("backfill", "items", "--where", "nowhere = 1")
     assert (found.code, "nowhere" in found.err, "Traceback" in found.text) == (2, True, False), found.text
     assert items.cli("backfill", "--list").text.count("waiting") == 0
+
+
+def test_a_key_that_the_source_refuses_is_refused_when_it_is_asked_for(pg: Database, tmp_path: Path) -> None:
+    make(pg.connect(), "CREATE TABLE t (id uuid PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    project = Project(tmp_path, pg.reader_url, {"t": {}})
+    with sidecar.open(project.path) as sc:
+        with pytest.raises(SettingsError, match='type uuid: "none"'):
+            sc.request_backfill("t", keys=["none"])
+        assert sc.backfills() == []
+
+
+def test_an_error_that_stays_the_same_is_said_once_a_minute(
+    items: Project, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    items.poll(clock=clock)
+    Requests(items.folder / "state").ask("items", 1, scope=Scope(where="nowhere = 1"))
+    with sidecar.open(items.path, clock=clock) as sc:
+        runner = Runner(sc)
+        for _ in range(10):
+            clock.advance(10)
+            assert runner.run(once=True, interval=1) == 2
+    assert sum("nowhere" in record.message for record in caplog.records if record.levelname == "ERROR") == 2
 
 
 def test_a_condition_that_holds_no_more_fails_that_table_until_it_is_cancelled(items: Project) -> None:

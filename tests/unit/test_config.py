@@ -159,6 +159,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         [sinks.lake]
         [sinks.other]
         mode = "upsert"
+        history = "yes"
         path = "x"
         foreach = "no function"
         """,
@@ -168,6 +169,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         '[source] unknown key "timeout"',
         "NO_SUCH_VARIABLE is not set",
         "[tables.orders] page_size: must be a whole number above 0",
+        "[sinks.other] history: must be true or false, without quotes",
         'did you mean "Europe/Berlin"?',
         '[tables.orders] updated_at_unit: is none of "s", "ms", "us" or "ns"',
         "[tables.orders] created_at: must be a column's name, or false",

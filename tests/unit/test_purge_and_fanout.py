@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ import pytest
 import sidecar
 from sidecar import compaction, deliveries, purge, rows
 from sidecar.model import Column, Table, Tracked
+from sidecar.poll import Step
+from sidecar.project import Sidecar
+from sidecar.runner import Runner
 from tests.cases.harness import Project, kinds
 from tests.conftest import SQLiteFile
 from tests.servers import Database, make
@@ -28,6 +32,12 @@ def purged(project: Project, **scope: Any) -> list[tuple[Any, ...]]:
         sc.request_backfill("items", purge=True, **scope)
     found = project.poll()["items"]
     return kinds([row for row in found if row["_change_type"] == "delete"], "id")
+
+
+def interrupted(sc: Sidecar) -> None:
+    """Backfill a chunk, and no more."""
+    stop = threading.Event()
+    Runner(sc, stop=stop, on_step=lambda _: stop.set()).poll()
 
 
 @pytest.fixture
@@ -127,6 +137,71 @@ def test_a_purge_is_of_what_stands_in_a_base_as_well(
         assert sorted(r["id"] for r in sc.current(spark, "items").collect()) == [1, 2, 3, 5, 6, 7]
 
 
+def test_a_row_that_comes_and_goes_while_a_purge_is_under_way_is_purged(items: Project, sqlite_db: SQLiteFile) -> None:
+    items.poll()
+    s1 = sqlite_db.connection
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        interrupted(sc)
+    s1.executemany("INSERT INTO items VALUES (?, 1, '2024-05-02 10:00:00', NULL)", [(50,), (51,)])
+    s1.execute("UPDATE items SET n = 9, updated_at = '2024-05-02 10:00:00' WHERE id IN (1, 6, 7)")
+    with sidecar.open(items.path) as sc:
+        Runner(sc).catch_up(sc.tracked["items"])
+    # 1 is of a chunk that is behind, 6 and 50 of one that is still to come.
+    s1.execute("DELETE FROM items WHERE id IN (1, 6, 50)")
+    s1.execute("INSERT INTO items VALUES (6, 10, '2024-05-03 10:00:00', NULL)")
+    found = items.poll()["items"]
+    assert [row["id"] for row in found if row["_change_type"] == "delete"] == [1, 50]
+    assert {key: row["n"] for key, row in items.merged("items", "id").items()} == {
+        **{n: n for n in (0, 2, 3, 4, 5)},
+        6: 10,
+        7: 9,
+        51: 1,
+    }
+
+
+@pytest.mark.parametrize("looks_first", ["poll", "backfill"])
+def test_a_purge_outlives_a_new_column_that_brings_all_rows_again(
+    items: Project, sqlite_db: SQLiteFile, looks_first: str
+) -> None:
+    items.tables = {"items": {"chunk_size": 3, "backfill_added": True}}
+    items.write()
+    items.poll()
+    # By now no poll would read the other rows again by itself.
+    sqlite_db.connection.execute("INSERT INTO items VALUES (8, 8, '2024-05-02 10:00:00', NULL)")
+    items.poll()
+    s1 = sqlite_db.connection
+    s1.execute("DELETE FROM items WHERE id IN (1, 7)")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", purge=True)
+        interrupted(sc)
+    s1.execute("ALTER TABLE items ADD COLUMN color TEXT DEFAULT 'red'")
+    if looks_first == "poll":
+        with sidecar.open(items.path) as sc:
+            Runner(sc).catch_up(sc.tracked["items"])
+    items.poll()
+    items.poll()
+    assert {key: row["color"] for key, row in items.merged("items", "id").items()} == dict.fromkeys(
+        (0, 2, 3, 4, 5, 6, 8), "red"
+    )
+
+
+def test_a_new_column_brings_all_rows_again_though_a_backfill_meets_it_first(
+    items: Project, sqlite_db: SQLiteFile
+) -> None:
+    items.tables = {"items": {"chunk_size": 3, "backfill_added": True}}
+    items.write()
+    items.poll()
+    # By now no poll would read the other rows again by itself.
+    sqlite_db.connection.execute("INSERT INTO items VALUES (8, 8, '2024-05-02 10:00:00', NULL)")
+    items.poll()
+    sqlite_db.connection.execute("ALTER TABLE items ADD COLUMN color TEXT DEFAULT 'red'")
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", keys=[3])
+    found = items.poll()["items"]
+    assert sorted((row["id"], row["color"]) for row in found) == [(n, "red") for n in range(9)]
+
+
 # -- fan-out -----------------------------------------------------------------------------------------------------------
 
 
@@ -173,11 +248,79 @@ def test_children_come_again_in_the_run_that_sees_their_parent_change(family: Fa
     assert run(family) == []
 
 
+@pytest.mark.parametrize("kind", ["chunks", "first poll"])
+def test_a_parent_that_changes_during_the_first_load_brings_its_children_again(
+    family: Family, sqlite_db: SQLiteFile, kind: str
+) -> None:
+    if kind == "first poll":
+        # Read by another key than the table's own, and so by its first poll.
+        family.tables = {"customers": {"primary_key": ["code"]}, "orders": {"chunk_size": 2}}
+        family.write()
+    s1, stop = sqlite_db.connection, threading.Event()
+
+    def change(step: Step) -> None:
+        if step.table == "orders" and step.done:
+            s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+            stop.set()
+
+    with sidecar.open(family.path) as sc:
+        Runner(sc, stop=stop, on_step=change).run(once=True, interval=5)
+    assert len(family.rows("orders")) == 12
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert run(family) == []
+
+
+def test_a_parent_that_changes_while_it_is_loaded_brings_its_children_again(
+    family: Family, sqlite_db: SQLiteFile
+) -> None:
+    family.tables = {"customers": {"chunk_size": 2}, "orders": {}}
+    family.write()
+    s1, seen = sqlite_db.connection, list[Step]()
+
+    def change(step: Step) -> None:
+        if step.table == "customers" and not seen:
+            # The chunk that is behind has had it as it was.
+            s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 3")
+            stop.set()
+        seen.append(step)
+
+    stop = threading.Event()
+    with sidecar.open(family.path) as sc:
+        Runner(sc, stop=stop, on_step=change).run(once=True, interval=5)
+    with sidecar.open(family.path) as sc:
+        # A poll before the rest of the first load, as in a loop.
+        Runner(sc).catch_up(sc.tracked["customers"])
+    run(family)
+    found = [row["id"] for row in family.rows("orders")]
+    assert {key for key in found if found.count(key) > 1} >= {3, 7, 11}
+
+
 def test_what_a_backfill_of_the_parent_delivers_is_no_change(family: Family) -> None:
     run(family)
     with sidecar.open(family.path) as sc:
         sc.request_backfill("customers")
     assert run(family) == []
+
+
+def test_a_change_that_a_backfill_of_the_parent_meets_first_is_one(family: Family, sqlite_db: SQLiteFile) -> None:
+    run(family)
+    with sidecar.open(family.path) as sc:
+        sc.request_backfill("customers")
+    s1 = sqlite_db.connection
+    s1.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert [row["_origin"] for row in family.rows("customers") if row["name"] == "m"] == ["backfill"]
+
+
+def test_parents_are_read_before_their_children(family: Family) -> None:
+    family.tables = {"orders": {}, "customers": {}}
+    family.write()
+    text = family.path.read_text()
+    family.path.write_text(text + '[[tables.customers.refresh_on]]\ntable = "customers"\non = { id = "id" }\n')
+    seen = list[str]()
+    with sidecar.open(family.path) as sc:
+        Runner(sc, on_step=lambda step: seen.append(step.table)).poll()
+    assert seen[:2] == ["customers", "orders"]
 
 
 def test_columns_of_other_types_are_compared_in_the_childs(family: Family, sqlite_db: SQLiteFile) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sidecar import consumers, queries, recovery
+from sidecar import consumers, deliveries, queries, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged
-from sidecar.model import PassMark, PassName, Watermark
+from sidecar.model import Horizon, PassMark, PassName, Progress, Watermark
 from sidecar.retention import drop_old
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
@@ -88,7 +90,7 @@ def test_what_is_not_closed_stays_where_a_source_may_number_it_anew(tmp_path: Pa
 
     def at(offset: int, seen: int, closed: int | None = None) -> Watermark:
         marks: dict[PassName, PassMark] = {"updated": PassMark(closed, ((1, seen),))}
-        return Watermark("id by u", offset=offset, marks=marks, era="server#0")
+        return Watermark("id by u", offset=offset, marks=marks, era="server#0", polled=offset)
 
     log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
     for offset, seen in enumerate((10, 20, 30, 40), 1):
@@ -97,6 +99,29 @@ def test_what_is_not_closed_stays_where_a_source_may_number_it_anew(tmp_path: Pa
     assert drop_old(log, store, [], before=10**9) == 0
     store.save("t", at(4, 40, closed=20), NOTHING)
     assert drop_old(log, store, [], before=10**9) == 2
+
+
+def test_what_an_interrupted_poll_has_read_last_stays_until_that_is_closed(tmp_path: Path) -> None:
+    """It is newer than the poll says to have seen, and a source that numbers it anew would have it delivered again."""
+
+    def standing(seen: int, closed: int | None, polled: int | None, began: int | None = None) -> Watermark:
+        marks: dict[PassName, PassMark] = {"updated": PassMark(closed, ((1, seen),))}
+        progress = None if began is None else Progress(Horizon(began, None), marks, "updated")
+        return Watermark("id by u", offset=1, marks=marks, era="server#0", polled=polled, progress=progress)
+
+    log, store = ChangeLog(tmp_path, "t"), MemoryWatermarkStore()
+    row = deliveries.nothing(np.array([[1], [1]]))
+    row[deliveries.UPDATED] = 25
+    log.append(1, changes(1), standing(10, None, polled=1, began=2), row, committed=2, origin="poll")
+    log.append(2, changes(2), standing(10, None, polled=2), NOTHING, committed=2, origin="poll")
+    recovery.recover(log, store)
+    for now, dropped in (
+        (standing(10, closed=10, polled=2), 0),  # the interrupted poll is complete, as of its beginning
+        (standing(40, closed=20, polled=3), 0),
+        (standing(40, closed=25, polled=3), 1),
+    ):
+        store.save("t", dataclasses.replace(now, offset=2), NOTHING)
+        assert drop_old(log, store, [], before=10**9) == dropped
 
 
 def test_a_table_without_a_state_or_a_log_loses_nothing(tmp_path: Path) -> None:

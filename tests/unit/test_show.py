@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from sidecar import console, show, show_backfills
 from sidecar.clock import FakeClock
@@ -107,6 +109,42 @@ def test_log_lines_say_what_they_are_and_hide_secrets(
         "error: one ***",
         "error: two",
     ]
+
+
+def test_lines_for_later_have_their_time_and_their_level(
+    logging_restored: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(Secrets(["hunter2x"]), dated=True)
+    log = logging.getLogger("sidecar")
+    log.info("table=%s rows=%d", "orders", 3)
+    log.warning("again")
+    log.error("%s", SettingsError("one hunter2x\ntwo"))
+    said = capsys.readouterr().err.splitlines()
+    assert all(re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in said)
+    assert [line[21:] for line in said] == [
+        "info: table=orders rows=3",
+        "warning: again",
+        "error: one ***",
+        "error: two",
+    ]
+
+
+def test_an_error_is_shown_whole() -> None:
+    row: dict[str, object] = {
+        "table": "t",
+        "watermark": None,
+        "lag_s": None,
+        "offset": 0,
+        "sinks": {},
+        "queries": {},
+        "backfill": None,
+    }
+    state = {"polling": False, "polled": None, "late": 0, "quarantined": 0, "held_by": None, "held_s": None}
+    error = "word " * 100 + "and what to do"
+    said = io.StringIO()
+    wide = Console(width=2000, file=said)
+    wide.print(show.status_table([{**row, **state, "error": error}]))
+    assert error in said.getvalue()
 
 
 def step(rows: int, *, done: bool = False, expected: int | None = None) -> Step:

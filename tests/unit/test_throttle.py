@@ -49,15 +49,13 @@ def test_a_wait_ends_where_polls_have_their_turn(clock: FakeClock) -> None:
     assert found.is_ahead
 
 
-def test_without_a_limit_nothing_waits_and_nobody_is_asked(clock: FakeClock) -> None:
+def test_without_a_limit_nothing_waits_except_for_others_that_wait_for_a_copy(clock: FakeClock) -> None:
     found = throttle(clock)
     found.wrote(10**9)
     assert not found.is_ahead
-
-    def nobody() -> Strain:
-        raise AssertionError
-
-    assert not found.pauses(nobody)
+    for strain, pauses in ((Strain(99, 99, 1.5), False), (Strain(held_up=2.5), True), (Strain(), False)):
+        assert found.pauses(lambda strain=strain: strain) == pauses  # type: ignore[misc]
+        clock.advance(1)
 
 
 @pytest.mark.parametrize(
