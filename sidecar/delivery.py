@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from sidecar import consumers, executors, faults, feed, log_records, storage
+from sidecar.catalog_table import Catalog
 from sidecar.changelog import ChangeLog
-from sidecar.config import Settings
+from sidecar.config import Settings, SinkSettings
 from sidecar.errors import SidecarError
 from sidecar.mirror import MirrorSink
 from sidecar.model import Tracked
@@ -44,7 +45,7 @@ class Delivery:
         stop: threading.Event,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        self.sinks = tuple(_sinks(sidecar.settings))
+        self.sinks = tuple(_sinks(sidecar.settings, self.session))
         executors.check_session(spark, (sink.name for sink in self.sinks if isinstance(sink, FileSink)))
         self.failures: dict[tuple[str, str], SidecarError] = {}
         """Why the newest batch of a table, by (table, sink), has not been taken."""
@@ -153,7 +154,7 @@ class Delivery:
 
     def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
         if isinstance(sink, MirrorSink) and sink.transform is None:
-            # Nothing in it is Spark's: no session is started for it.
+            # What is Spark's in it, it asks for: no session is started where there is nothing.
             sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
         else:
             sink.write(feed.dataframe(self.session(), log, batch.first - 1, batch.last), batch, version)
@@ -179,13 +180,12 @@ class Delivery:
         return last
 
 
-def _sinks(settings: Settings) -> Iterator[Sink]:
+def _sinks(settings: Settings, session: Callable[[], SparkSession]) -> Iterator[Sink]:
     for name, sink in settings.sinks.items():
         common = (name, sink.transform, settings.folder, sink.options)
         if sink.mode == "mirror":
-            assert sink.path is not None, "settings make sure of it"
             upkeep = sink.compact_every, sink.vacuum_after
-            yield MirrorSink(*common, sink.path, sink.kind, *upkeep)
+            yield MirrorSink(*common, sink.path or "", sink.kind, *upkeep, catalog=_catalog(sink, session))
         elif sink.foreach is not None:
             yield FunctionSink(*common, function=sink.foreach)
         elif sink.format in FILE_FORMATS:
@@ -193,3 +193,8 @@ def _sinks(settings: Settings) -> Iterator[Sink]:
             yield FileSink(*common, format=sink.format, path=sink.path)
         else:
             yield FormatSink(*common, format=sink.format, path=sink.path)
+
+
+def _catalog(sink: SinkSettings, session: Callable[[], SparkSession]) -> Catalog | None:
+    format_ = sink.format if "format" in sink.model_fields_set else None
+    return None if sink.table is None else Catalog(sink.table, format_, session)

@@ -12,7 +12,6 @@ changed lately is found in few files; and it is not a rule about how batches com
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from sidecar.errors import SinkError
 from sidecar.evolution import conformed
 from sidecar.files import sync
 from sidecar.folding import NEVER, TIME, After, Changes, Held
+from sidecar.mirror_table import Owner, refuse_another
 from sidecar.newest import Integers, taken
 
 HOUR = 3_600_000_000
@@ -45,28 +45,6 @@ _PROPERTIES = {
     # Older versions cannot be read anyway, once their files are gone.
     "delta.logRetentionDuration": "interval 1 days",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is: the log that it mirrors, the sink that writes it, and in which way."""
-
-    log: str
-    sink: str
-    table: str
-    key: tuple[str, ...]
-    kind: str
-
-    @property
-    def app(self) -> str:
-        """The name under which the table's log holds the last offset that it has."""
-        return f"sidecar/{self.log}/{self.sink}/{self.table}"
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """What the table says of itself."""
-        found = {"log": self.log, "sink": self.sink, "table": self.table, "key": json.dumps(self.key)}
-        return {f"sidecar.{name}": value for name, value in (found | {"kind": self.kind}).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +93,17 @@ class DeltaMirror:
             self._create(schema, begins)
             faults.point("mirror-created")
         table = DeltaTable(self.place, storage_options=self._options or None)
-        self._must_be_ours(table.metadata().configuration)
+        refuse_another(table.metadata().configuration, self.owner, self.what, self.where, "path")
         self._table, self._settled = table, table.version() - 1
+
+    @property
+    def what(self) -> str:
+        return f"Delta table at {self.place}"
+
+    @property
+    def _app(self) -> str:
+        """The name under which the table's log holds the last offset that it has."""
+        return f"sidecar/{self.owner.log}/{self.owner.sink}/{self.owner.table}"
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
@@ -124,9 +111,10 @@ class DeltaMirror:
 
         return self._table is not None or bool(DeltaTable.is_deltatable(self.place, self._options or None))
 
-    def applied(self) -> int:
-        """Return the last offset that the table has."""
-        found = self._table.transaction_version(self.owner.app)
+    def applied(self, acknowledged: int) -> int:
+        """Return the last offset that the table has, which it knows by itself."""
+        del acknowledged
+        found = self._table.transaction_version(self._app)
         return int(self._table.metadata().configuration["sidecar.begins"]) if found is None else int(found)
 
     def schema(self) -> pa.Schema:
@@ -153,24 +141,6 @@ class DeltaMirror:
                 f"{self.where}: {self.place} is no Delta table, and not empty either. Give the sink another path, or "
                 "move away what is there"
             )
-
-    def _must_be_ours(self, found: Mapping[str, str | None]) -> None:
-        ours = self.owner.properties
-        other = next((name for name, value in ours.items() if found.get(name) != value), None)
-        if other is None:
-            return
-        way_out = "Give this one another path, or move the table away, so that it is loaded anew under another name"
-        if "sidecar.log" not in found:
-            said = "was not written by Sidecar"
-        elif other == "sidecar.log":
-            said = f'mirrors another change log (of table "{found.get("sidecar.table")}")'
-        elif other == "sidecar.sink":
-            said = f'was written by the sink "{found.get("sidecar.sink")}"'
-        elif other == "sidecar.key":
-            said = f"was written by the key {found.get(other)}, and now the key is {ours[other]}"
-        else:
-            said = f"was written as {found.get(other)}, and now the sink asks for {ours[other]}"
-        raise SinkError(f"{self.where}: the Delta table at {self.place} {said}. {way_out}")
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -310,7 +280,7 @@ class DeltaMirror:
     def _write(self, actions: Sequence[Any], mode: str, through: int | None, schema: pa.Schema) -> None:
         from deltalake import CommitProperties, Transaction
 
-        marks = [] if through is None else [Transaction(self.owner.app, through)]
+        marks = [] if through is None else [Transaction(self._app, through)]
         commit = CommitProperties(app_transactions=marks)
         self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
         self._settle()

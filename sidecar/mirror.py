@@ -20,14 +20,16 @@ from sidecar.changelog import ChangeLog
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import filename
 from sidecar.folding import TIME, After, Changes, Held
+from sidecar.mirror_table import Owner
 from sidecar.newest import Named
 from sidecar.sinks import Batch, Common
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sidecar.catalog_table import Catalog
     from sidecar.config import Settings
-    from sidecar.delta_table import DeltaMirror
+    from sidecar.mirror_table import MirrorTable
     from sidecar.model import Tracked
 
 log_ = logging.getLogger("sidecar")
@@ -61,14 +63,15 @@ def own_columns(kind: str, named: Named) -> tuple[pa.Field, ...]:
 
 @dataclass(frozen=True)
 class MirrorSink(Common):
-    """Keep `path/<table>` equal to the source's table: a Delta table, written by delta-rs."""
+    """Keep a table equal to the source's: `path/<table>`, a Delta table written by delta-rs, or one of a *catalog*."""
 
     path: str = ""
     kind: str = "current"
     compact_every: int = 0
     vacuum_after: int = 0
     batch_bytes: int = BATCH_BYTES
-    _tables: dict[str, DeltaMirror] = field(default_factory=dict, compare=False, repr=False)
+    catalog: Catalog | None = None
+    _tables: dict[str, MirrorTable] = field(default_factory=dict, compare=False, repr=False)
     _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
@@ -81,24 +84,26 @@ class MirrorSink(Common):
         """Do the same with the batch's rows in memory."""
         named = Named(version.removesuffix(Named("").version))
         source = self._source_columns(changes.schema, batch, named)
-        own = own_columns(self.kind, named)
+        # A catalog's table knows by its rows which changes it has.
+        offset = [pa.field(named.version, pa.int64())] if self.catalog is not None else []
+        own = (*own_columns(self.kind, named), *offset)
         wanted = pa.schema([*source, *own])
         table = self._table(batch)
         if not table.exists() and batch.first - 1 > batch.floor:
             raise SinkError(
-                f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
+                f"{_where(self, batch)}: there is no {table.what}, and it has been given the "
                 f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
             )
         try:
             table.open(wanted, batch.first - 1)
-            applied = table.applied()
+            applied = table.applied(batch.first - 1)
             if applied >= batch.last:
                 return
             if batch.first > applied + 1:
                 raise SinkError(
-                    f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied}, and "
-                    f"the next ones are from {batch.first} on: it is an older copy. Put the newest one back; or give "
-                    "the sink another name and path: that one begins anew"
+                    f"{_where(self, batch)}: the {table.what} has changes up to offset {applied}, and the next ones "
+                    f"are from {batch.first} on: it is an older copy. Put the newest one back; or give the sink "
+                    "another name and path: that one begins anew"
                 )
             table.evolve(wanted, [column.name for column in own])
             if applied >= batch.first:
@@ -117,14 +122,15 @@ class MirrorSink(Common):
         A failure is said, and stops nothing: it is tried again when it is due again.
         """
         table = self._tables.get(log.table)
-        if table is None or now < self._due.get(log.table, 0):
+        # The upkeep of a catalog's table is the catalog's.
+        if table is None or self.catalog is not None or now < self._due.get(log.table, 0):
             return
         try:
             self._maintain(table, log, now)
         except Exception as error:
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
-    def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:
+    def _maintain(self, table: MirrorTable, log: ChangeLog, now: int) -> None:
         name = f"{SCHEDULE}/{filename(self.name)}.json"
         record = log_records.read(log, name) or {}
         last = min(int(record.get("maintained", now)), now)
@@ -144,16 +150,22 @@ class MirrorSink(Common):
         if not table.exists():
             return False
         table.open(pa.schema([]), 0)
-        return table.applied() >= batch.last
+        return table.applied(batch.first - 1) >= batch.last
 
-    def _table(self, batch: Batch) -> DeltaMirror:
+    def _table(self, batch: Batch) -> MirrorTable:
         if batch.table not in self._tables:
-            from sidecar.delta_table import DeltaMirror, Owner
-
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            place = mirrored.place(self.path, batch.table)
-            self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
+            self._tables[batch.table] = self._keep(owner, _where(self, batch))
         return self._tables[batch.table]
+
+    def _keep(self, owner: Owner, where: str) -> MirrorTable:
+        if self.catalog is not None:
+            from sidecar.catalog_table import CatalogMirror
+
+            return CatalogMirror(self.catalog, self.options, owner, where)
+        from sidecar.delta_table import DeltaMirror
+
+        return DeltaMirror(mirrored.place(self.path, owner.table), self.options, owner, where)
 
     def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
         """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""
@@ -171,11 +183,22 @@ class MirrorSink(Common):
         return source
 
 
-def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, Mapping[str, str]]:
-    """Return where the mirror of *tracked* is and the options to reach it; SettingsError if none, or which, is unclear.
+def held(spark: SparkSession, settings: Settings, tracked: Tracked, sink: str | None) -> DataFrame:
+    """Return what the mirror of *tracked* holds now; SettingsError if there is none, or unclear which is meant.
 
-    *sink* says which, where the table goes to more than one.
+    *sink* says which, where the table goes to more than one. SinkError if there is no such table yet.
     """
+    found = settings.sinks[find(settings, tracked, sink)]
+    if found.table is None:
+        return dataframe(spark, mirrored.place(found.path or "", tracked.name), found.options)
+    place = mirrored.identifier(found.table, tracked.name)
+    if not spark.catalog.tableExists(place):
+        raise SinkError(f"there is no table {place} yet; it is made when the sink gets its first changes")
+    return spark.table(place)
+
+
+def find(settings: Settings, tracked: Tracked, sink: str | None) -> str:
+    """Return which sink keeps the mirror of *tracked*; SettingsError if none does, or it is unclear which is meant."""
     names = [name for name in tracked.sinks if settings.sinks[name].mode == "mirror"]
     if sink is None and len(names) == 1:
         sink = names[0]
@@ -183,8 +206,7 @@ def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, M
         asked = "there is more than one" if sink is None and names else f'"{sink}" is none' if sink else "there is none"
         has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
         raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
-    found = settings.sinks[sink]
-    return mirrored.place(found.path or "", tracked.name), found.options
+    return sink
 
 
 def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:
