@@ -17,7 +17,6 @@ from sidecar import faults
 from sidecar.catalog_table import Catalog
 from sidecar.mirror import KINDS, MirrorSink
 from sidecar.sinks import Batch
-from tests import row_catalog
 from tests.property.test_mirrors import FOLDS, START, Change, Killed, Segment, arrow, plain
 
 if TYPE_CHECKING:
@@ -52,19 +51,13 @@ def story(dice: random.Random) -> list[Segment]:
     return found
 
 
-@pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    row_catalog.install(spark, tmp_path_factory.mktemp("classes"))
-    return spark
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_mirror_in_a_catalog_is_the_log_folded_however_it_is_cut_crashed_and_repeated(
-    lake: SparkSession, kind: str, seed: int
+    catalogs: SparkSession, kind: str, seed: int
 ) -> None:
     segments, name = story(random.Random(seed)), f"{kind}_{seed}"
-    catalog = Catalog("rows.shop.{table}", None, lambda: lake)
+    catalog = Catalog("rows.shop.{table}", None, lambda: catalogs)
 
     def give(first: int, last: int, dies_at: str | None = None) -> None:
         """Hand the batch to a new process, as it were, which may die of it."""
@@ -78,7 +71,7 @@ def test_a_mirror_in_a_catalog_is_the_log_folded_however_it_is_cut_crashed_and_r
     def held(through: int) -> bool:
         """Return whether the table is the log folded *through* that offset."""
         width = segments[through - 1].width
-        return content(lake, f"rows.shop.{name}", width) == FOLDS[kind](segments[:through], width)
+        return content(catalogs, f"rows.shop.{name}", width) == FOLDS[kind](segments[:through], width)
 
     give(1, 5, "mirror-created")
     give(1, 5, "mirror-written")
