@@ -65,8 +65,16 @@ class CatalogMirror:
         return f"table {self.place}"
 
     def exists(self) -> bool:
-        """Return whether there is such a table."""
-        return self._is_open or self._spark.catalog.tableExists(self.place)
+        """Return whether there is such a table; SinkError if the session has no such catalog, or it cannot say."""
+        if self._is_open:
+            return True
+        try:
+            return self._spark.catalog.tableExists(self.place)
+        except _failures() as error:
+            raise SinkError(
+                f"{self.where}: the {self.what} cannot be looked for: {feed.reason(error)}. The session must have the "
+                'catalog that its name begins with ([spark] "spark.sql.catalog.…")'
+            ) from error
 
     def open(self, schema: pa.Schema, begins: int) -> None:
         """Open the table, or make it, of the columns *schema*; SinkError if it is not ours.
@@ -112,13 +120,11 @@ class CatalogMirror:
 
     def _must_merge(self) -> None:
         """Raise SettingsError if Spark has no plan for a MERGE into the table, which no other way of asking tells."""
-        from pyspark.errors import PySparkException
-
         nothing = f"SELECT * FROM {self.place} WHERE false"
         merge = f"MERGE INTO {self.place} AS t USING ({nothing}) AS s ON false WHEN MATCHED THEN DELETE"
         try:
             plan = "\n".join(row[0] for row in self._spark.sql(f"EXPLAIN {merge}").collect())
-        except PySparkException as error:
+        except _failures() as error:
             plan = f"{_CANNOT_PLAN}: {feed.reason(error)}"
         if not plan.startswith(_CANNOT_PLAN):
             return
@@ -238,12 +244,10 @@ class CatalogMirror:
             faults.point("mirror-evolved")
 
     def _widen(self, before: pa.Field, after: pa.Field) -> None:
-        from pyspark.errors import PySparkException
-
         type_ = feed.spark_schema(pa.schema([after]))[0].dataType.simpleString()
         try:
             self._spark.sql(f"ALTER TABLE {self.place} ALTER COLUMN {quoted(after.name)} TYPE {type_}")
-        except PySparkException as error:
+        except _failures() as error:
             raise SinkError(
                 f'{self.where}: column "{after.name}" was {before.type} and is {after.type} now, and the catalog of '
                 f"the {self.what} does not widen it: {feed.reason(error)}. Have it widened there; or give the sink "
@@ -254,6 +258,14 @@ class CatalogMirror:
         """Do nothing: the upkeep is the catalog's."""
         del keep
         return 0, 0
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what PySpark raises: its own exceptions, and the JVM's, where it knows none for them."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
 
 
 def _actions(held: Held, after: After) -> tuple[Actions, Integers]:

@@ -42,6 +42,11 @@ def test_a_catalog_that_cannot_merge_is_named_and_nothing_is_left_there(catalogs
     assert not catalogs.catalog.tableExists("dull.shop.t")
 
 
+def test_a_catalog_that_the_session_does_not_have_is_named(catalogs: SparkSession) -> None:
+    with pytest.raises(SinkError, match=r"`nowhere`\.`shop`\.`t` cannot be looked for: .*must have the catalog"):
+        apply(kept(catalogs, "nowhere.shop.{table}"), 1, {"id": [1]})
+
+
 def test_a_table_that_something_else_keeps_is_refused(catalogs: SparkSession) -> None:
     apply(kept(catalogs, "rows.mine.{table}"), 1, {"id": [1]})
     with pytest.raises(SinkError, match=r"the table `rows`\.`mine`\.`t` mirrors another change log.*another table"):
