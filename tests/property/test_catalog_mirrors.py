@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,13 +51,23 @@ def story(dice: random.Random) -> list[Segment]:
     return found
 
 
+@pytest.fixture
+def interpreted(catalogs: SparkSession) -> Iterator[SparkSession]:
+    """The session, compiling no plan: it would take longer than the plans of so few rows do."""
+    catalogs.conf.set("spark.sql.codegen.wholeStage", "false")
+    catalogs.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    yield catalogs
+    catalogs.conf.unset("spark.sql.codegen.wholeStage")
+    catalogs.conf.unset("spark.sql.codegen.factoryMode")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_mirror_in_a_catalog_is_the_log_folded_however_it_is_cut_crashed_and_repeated(
-    catalogs: SparkSession, kind: str, seed: int
+    interpreted: SparkSession, kind: str, seed: int
 ) -> None:
     segments, name = story(random.Random(seed)), f"{kind}_{seed}"
-    catalog = Catalog("rows.shop.{table}", None, lambda: catalogs)
+    catalog = Catalog("rows.shop.{table}", None, lambda: interpreted)
 
     def give(first: int, last: int, dies_at: str | None = None) -> None:
         """Hand the batch to a new process, as it were, which may die of it."""
@@ -71,7 +81,7 @@ def test_a_mirror_in_a_catalog_is_the_log_folded_however_it_is_cut_crashed_and_r
     def held(through: int) -> bool:
         """Return whether the table is the log folded *through* that offset."""
         width = segments[through - 1].width
-        return content(catalogs, f"rows.shop.{name}", width) == FOLDS[kind](segments[:through], width)
+        return content(interpreted, f"rows.shop.{name}", width) == FOLDS[kind](segments[:through], width)
 
     give(1, 5, "mirror-created")
     give(1, 5, "mirror-written")
