@@ -40,7 +40,10 @@ def main(jobs: list[tuple[Path, Path, list[str]]]) -> None:
     # Where there is retention: any byte is worth a base.
     compaction.FIRST_BYTES = compaction.SHARE = 0
     # A partition a segment, so that a batch has more than one file.
-    session = spark.session("sidecar-fault-tests", config={"spark.sql.files.maxPartitionBytes": "8k"})
+    conf = {"spark.sql.files.maxPartitionBytes": "8k"}
+    # To compile the plans of so few rows takes longer than to run them.
+    conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    session = spark.session("sidecar-fault-tests", config=conf)
     with tempfile.TemporaryDirectory() as classes:
         if len(jobs) > 1:
             row_catalog.install(session, Path(classes))
