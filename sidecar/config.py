@@ -147,6 +147,7 @@ class SinkSettings(_Section):
     format: Text = "parquet"
     mode: Literal["append", "mirror"] = "append"
     path: Place | None = None
+    table: Text | None = None
     history: Flag = False
     on_delete: Literal["delete", "mark"] = "delete"
     compact_every: Micros = 600 * SECOND
@@ -159,14 +160,12 @@ class SinkSettings(_Section):
     @model_validator(mode="after")
     def _goes_somewhere(self) -> SinkSettings:
         if self.foreach is not None:
-            extra = [name for name in ("format", "path", "mode") if name in self.model_fields_set]
+            extra = [name for name in ("format", "path", "table", "mode") if name in self.model_fields_set]
             if extra:
                 raise ValueError(f'"foreach" is given instead of {" and ".join(extra)}; keep one of them')
-        elif self.path is None and self.format in FILE_FORMATS:
+        elif self.path is None and self.table is None and self.format in FILE_FORMATS:
             raise ValueError(f'no "path" to write {self.format} files to, and no "foreach" function either')
-        wrong = mirrored.contradiction(
-            self.mode, self.format, self.model_fields_set, history=self.history, on_delete=self.on_delete
-        )
+        wrong = mirrored.contradiction(self.mode, self.format, self.model_dump(exclude_unset=True))
         if wrong is not None:
             raise ValueError(wrong)
         return self
@@ -339,8 +338,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         for sink in table.sinks or ():
             if sink not in settings.sinks:
                 yield f"[{name}] sinks: there is no [sinks.{sink}]{did_you_mean(sink, settings.sinks)}"
-    mirrors = ((section("sinks", n), s.path, s.tables) for n, s in settings.sinks.items() if s.mode == "mirror")
-    yield from mirrored.shared_places(mirrors)
+    mirrors = [(section("sinks", n), s) for n, s in settings.sinks.items() if s.mode == "mirror"]
+    yield from mirrored.shared_places((where, s.path, s.table, s.tables) for where, s in mirrors)
 
 
 def _is_secret(loc: tuple[str | int, ...]) -> bool:

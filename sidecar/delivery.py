@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sidecar import bases, changelog, consumers, executors, faults, feed, log_records, seeding, segments, storage
+from sidecar.catalog_table import Catalog
 from sidecar.changelog import ChangeLog
-from sidecar.config import Settings
+from sidecar.config import Settings, SinkSettings
 from sidecar.errors import LogTruncated, SchemaChanged, SidecarError, SinkError
 from sidecar.feeding import Feeding, Lanes
 from sidecar.mirror import MirrorSink
@@ -47,7 +48,7 @@ class Delivery:
         stop: threading.Event,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        self.sinks = tuple(_sinks(sidecar.settings))
+        self.sinks = tuple(_sinks(sidecar.settings, self.session))
         executors.check_session(spark, (sink.name for sink in self.sinks if isinstance(sink, FileSink)))
         self.failures: dict[tuple[str, str], SidecarError] = {}
         """Why the newest batch of a table, by (table, sink), has not been taken."""
@@ -226,7 +227,7 @@ class Delivery:
         if not isinstance(sink, MirrorSink):
             files = start.base.files if start.base is not None else ()
             sink.write(seeding.frame(self.session(), start, files), batch, version)
-        elif not needs_spark(sink):
+        elif sink.transform is None:
             sink.load(seeding.tables(start), batch, version)
         else:
             sink.load((sink.shaped(f).toArrow() for f in seeding.frames(self.session(), start)), batch, version)
@@ -257,7 +258,8 @@ class Delivery:
         return batch
 
     def _write(self, sink: Sink, log: ChangeLog, batch: Batch, version: str) -> None:
-        if isinstance(sink, MirrorSink) and not needs_spark(sink):
+        if isinstance(sink, MirrorSink) and sink.transform is None:
+            # What is Spark's in it, it asks for: no session is started where there is nothing.
             sink.apply(feed.table(log, batch.first - 1, batch.last), batch, version)
             return
         spark, found = self.session(), feed.readable(log, batch.first - 1, batch.last)
@@ -290,17 +292,16 @@ class Delivery:
 
 
 def needs_spark(sink: Sink) -> bool:
-    """Return whether *sink* is given DataFrames; for any other no session is started."""
-    return not isinstance(sink, MirrorSink) or sink.transform is not None
+    """Return whether *sink* is written through Spark; for any other no session is started."""
+    return not isinstance(sink, MirrorSink) or sink.transform is not None or sink.catalog is not None
 
 
-def _sinks(settings: Settings) -> Iterator[Sink]:
+def _sinks(settings: Settings, session: Callable[[], SparkSession]) -> Iterator[Sink]:
     for name, sink in settings.sinks.items():
         common = (name, sink.transform, settings.folder, sink.options)
         if sink.mode == "mirror":
-            assert sink.path is not None, "settings make sure of it"
             upkeep = sink.compact_every, sink.vacuum_after
-            yield MirrorSink(*common, sink.path, sink.kind, *upkeep)
+            yield MirrorSink(*common, sink.path or "", sink.kind, *upkeep, catalog=_catalog(sink, session))
         elif sink.foreach is not None:
             yield FunctionSink(*common, function=sink.foreach)
         elif sink.format in FILE_FORMATS:
@@ -308,3 +309,8 @@ def _sinks(settings: Settings) -> Iterator[Sink]:
             yield FileSink(*common, format=sink.format, path=sink.path)
         else:
             yield FormatSink(*common, format=sink.format, path=sink.path)
+
+
+def _catalog(sink: SinkSettings, session: Callable[[], SparkSession]) -> Catalog | None:
+    format_ = sink.format if "format" in sink.model_fields_set else None
+    return None if sink.table is None else Catalog(sink.table, format_, session)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+COLUMNS = "sidecar.columns"
+"""The table's property that says what is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:

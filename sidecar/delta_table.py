@@ -26,17 +26,17 @@ import pyarrow.compute as pc
 
 from sidecar import delta_files, faults
 from sidecar.clock import SystemClock
-from sidecar.delta_columns import Known, emptied
+from sidecar.delta_columns import COLUMNS, Known, emptied
 from sidecar.delta_files import Added, Sought, Writer
-from sidecar.delta_owner import Owner, Reached, must_be_empty, must_be_ours
 from sidecar.delta_types import evolved, plain, storable
+from sidecar.errors import SinkError
 from sidecar.evolution import conformed
 from sidecar.files import sync
 from sidecar.folding import NEVER, TIME, After, Changes, Held
+from sidecar.mirror_table import Owner, Reached, refuse_another
 from sidecar.newest import Integers, taken
 
 HOUR = 3_600_000_000
-_COLUMNS = "sidecar.columns"
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """So many files are read and written at a time."""
 
@@ -90,12 +90,26 @@ class DeltaMirror:
             self._table.update_incremental()
             return
         if not DeltaTable.is_deltatable(self.place, self._options or None):
-            must_be_empty(self.place, self.where)
+            self._must_be_empty()
             self._create(schema, begins)
             faults.point("mirror-created")
         table = DeltaTable(self.place, storage_options=self._options or None)
-        must_be_ours(self.place, table.metadata().configuration, self.owner, self.where)
+        refuse_another(table.metadata().configuration, self.owner, self.what, self.where, "path")
         self._table, self._settled = table, table.version() - 1
+
+    @property
+    def what(self) -> str:
+        return f"Delta table at {self.place}"
+
+    @property
+    def _app(self) -> str:
+        """The name under which the table's log holds the last offset that it has."""
+        return f"sidecar/{self.owner.log}/{self.owner.sink}/{self.owner.table}"
+
+    @property
+    def _stamp(self) -> str:
+        """The name under which it holds when that offset was committed to the log, in microseconds UTC."""
+        return f"{self._app}/committed"
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
@@ -103,14 +117,15 @@ class DeltaMirror:
 
         return self._table is not None or bool(DeltaTable.is_deltatable(self.place, self._options or None))
 
-    def applied(self) -> int:
-        """Return the last offset that the table has."""
-        found = self._table.transaction_version(self.owner.app)
+    def applied(self, acknowledged: int) -> int:
+        """Return the last offset that the table has, which it knows by itself."""
+        del acknowledged
+        found = self._table.transaction_version(self._app)
         return int(self._table.metadata().configuration["sidecar.begins"]) if found is None else int(found)
 
     def committed(self) -> int | None:
         """Return when that offset was committed to the log, in microseconds; None if the table does not know."""
-        found = self._table.transaction_version(self.owner.stamp)
+        found = self._table.transaction_version(self._stamp)
         return None if found is None else int(found)
 
     def schema(self) -> pa.Schema:
@@ -129,6 +144,14 @@ class DeltaMirror:
             storage_options=self._options or None,
             raise_if_key_not_exists=False,
         )
+
+    def _must_be_empty(self) -> None:
+        folder = Path(self.place)
+        if "://" not in self.place and folder.is_dir() and any(p.name != "_delta_log" for p in folder.iterdir()):
+            raise SinkError(
+                f"{self.where}: {self.place} is no Delta table, and not empty either. Give the sink another path, or "
+                "move away what is there"
+            )
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -278,7 +301,7 @@ class DeltaMirror:
     def _write(self, actions: Sequence[Any], mode: str, through: Reached | None, schema: pa.Schema) -> None:
         from deltalake import CommitProperties, Transaction
 
-        reached = () if through is None else ((self.owner.app, through.offset), (self.owner.stamp, through.committed))
+        reached = () if through is None else ((self._app, through.offset), (self._stamp, through.committed))
         marks = [Transaction(name, value) for name, value in reached if value is not None]
         commit = CommitProperties(app_transactions=marks)
         self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
@@ -326,7 +349,7 @@ class DeltaMirror:
         """Take notice that the log has *columns* by now; one that had gone and is back becomes NULL in the rows held,
         but for those with a value in the column *over*.
         """
-        before = Known.load(self._table.metadata().configuration.get(_COLUMNS))
+        before = Known.load(self._table.metadata().configuration.get(COLUMNS))
         after, again = before.after(columns)
         if after == before:
             return
@@ -334,7 +357,7 @@ class DeltaMirror:
         if again & set(held.names):
             self._rewrite(held, held, lambda rows: emptied(rows, again, over))
         # The rows came first: without this notice they are emptied once more, and nothing has come in between.
-        self._table.alter.set_table_properties({_COLUMNS: after.dump()}, raise_if_not_exists=False)
+        self._table.alter.set_table_properties({COLUMNS: after.dump()}, raise_if_not_exists=False)
         self._settle()
         faults.point("mirror-evolved")
 

@@ -1,4 +1,7 @@
-"""What a Delta table can hold of Arrow's types, and how it takes in columns that have changed."""
+"""What a mirror's table can hold of Arrow's types, and how it takes in columns that have changed.
+
+Delta's types are Spark's, and so those of a table of any of its catalogs.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ class Evolved:
 
 
 def storable(schema: pa.Schema, where: str) -> pa.Schema:
-    """Return *schema* as a Delta table has it, all columns nullable; SinkError names a column that it cannot hold."""
+    """Return *schema* as a mirror's table has it, all columns nullable; SinkError names a column that it can't."""
     seen: dict[str, str] = {}
     for name in schema.names:
         twin = seen.setdefault(name.casefold(), name)
         if twin != name or schema.names.count(name) > 1:
             raise SinkError(
-                f'{where}: columns "{twin}" and "{name}" differ only in case, and a Delta table takes them for one. '
+                f'{where}: columns "{twin}" and "{name}" differ only in case, and a mirror takes them for one. '
                 "Rename one by a transform, or leave it out (columns = …)"
             )
     return pa.schema([pa.field(f.name, _storable(f.type, f'{where}, column "{f.name}"')) for f in schema])
@@ -49,7 +52,7 @@ def evolved(held: pa.Schema, new: pa.Schema, own: Iterable[str], where: str) -> 
             twin = next((n for n in held.names if n.casefold() == change.column.casefold()), None)
             if twin is not None:
                 raise SinkError(
-                    f'{where}: column "{change.column}" is new, and the Delta table has "{twin}" already, which it '
+                    f'{where}: column "{change.column}" is new, and the table has "{twin}" already, which it '
                     "takes for the same. Rename it by a transform, or leave it out (columns = …)"
                 )
             added.append(new.field(change.column))
@@ -94,7 +97,7 @@ def _storable(type_: pa.DataType, where: str) -> pa.DataType:
     if pa.types.is_decimal128(found) or found in _PLAIN:
         return found
     if not (pa.types.is_list(found) or pa.types.is_map(found) or pa.types.is_struct(found)) or not inner:
-        raise SinkError(f"{where}: a Delta table has no type for {type_}. Cast it by a transform")
+        raise SinkError(f"{where}: a mirror has no type for {type_}. Cast it by a transform")
     for part in inner:
         _storable(part, where)
     return found

@@ -5,6 +5,7 @@ Pure functions: they know nothing of where the rows are. Whatever the changes ar
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,6 +40,7 @@ class Changes:
             self.keys = Keys(key, self.rows)
         self.codes = self.keys.codes
         self.times = _micros(data.column(named.timestamp))
+        self.versions: Integers = data.column(named.version).cast(pa.int64()).to_numpy()
         self.are_deletes = _flags(pc.equal(data.column(named.change_type), DELETE))
         self.are_images = _flags(pc.equal(data.column(named.origin), BACKFILL)) & ~self.are_deletes
 
@@ -47,6 +49,17 @@ class Changes:
 
     def _own(self, data: pa.Table) -> pa.Table:
         return conformed(data.select([n for n in data.column_names if n in self.columns.names]), self.columns)
+
+    def above(self, offsets: Integers) -> Changes:
+        """Return those with an offset above that of their key in *offsets*, which are by the key's number."""
+        newer = self.versions > offsets[self.codes]
+        if newer.all():
+            return self
+        found = copy.copy(self)
+        found.rows = self.rows.filter(pa.array(newer))
+        for name in ("codes", "times", "versions", "are_deletes", "are_images"):
+            setattr(found, name, getattr(self, name)[newer])
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +77,24 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What becomes of it: which of the held rows are `gone`, the `rows` that come, and the numbers of their keys."""
+    """What becomes of it: which of the held rows are `gone`, the `rows` that come, and the numbers of their keys.
+
+    `versions`: the offset of the change as of which each row is as it is. A version that has ended stands before those
+    that follow it.
+    """
 
     gone: Flags
     rows: pa.Table
     codes: Integers
+    versions: Integers
 
 
 def replaced(changes: Changes, held: Held) -> After:
     """Type 1: of each key its newest row, none where that is deleted. The held rows' content plays no part."""
     newest = last_of_each(changes.codes)
     newest = newest[~changes.are_deletes[newest]]
-    return After(np.ones(len(held.codes), bool), taken(changes.rows, newest), changes.codes[newest])
+    gone = np.ones(len(held.codes), bool)
+    return After(gone, taken(changes.rows, newest), changes.codes[newest], changes.versions[newest])
 
 
 def marked(changes: Changes, held: Held) -> After:
@@ -98,9 +117,8 @@ def marked(changes: Changes, held: Held) -> After:
     places = np.where(is_bare[newest] & (source[codes] >= 0), source[codes], newest)
     rows = pa.concat_tables([changes.rows, held.rows.select(changes.columns.names)]).take(places)
     when = pa.array(changes.times[newest], mask=~changes.are_deletes[newest]).cast(TIME)
-    return After(
-        np.ones(len(held.codes), bool), rows.append_column(pa.field(changes.named.deleted_at, TIME), when), codes
-    )
+    rows = rows.append_column(pa.field(changes.named.deleted_at, TIME), when)
+    return After(np.ones(len(held.codes), bool), rows, codes, changes.versions[newest])
 
 
 def versioned(changes: Changes, held: Held) -> After:
@@ -117,6 +135,7 @@ def versioned(changes: Changes, held: Held) -> After:
     codes = codes[order]
     rows = pa.concat_tables([held.rows.select(changes.columns.names), changes.rows]).take(order)
     times = np.concatenate([_micros(held.rows.column(named.valid_from)), changes.times])[order]
+    versions = np.concatenate([np.zeros(count, np.int64), changes.versions])[order]
     is_delete = np.concatenate([np.zeros(count, bool), changes.are_deletes])[order]
     is_image = np.concatenate([np.zeros(count, bool), changes.are_images])[order]
 
@@ -129,9 +148,10 @@ def versioned(changes: Changes, held: Held) -> After:
     keep = np.flatnonzero(~is_again & ~(is_delete & ~lives_before))
 
     codes, times, is_delete, kept = codes[keep], times[keep], is_delete[keep], order[keep]
+    versions = versions[keep]
     times = _never_backwards(codes, np.maximum(times, held.ended[codes]))
     ends = np.concatenate([codes[1:] == codes[:-1], [False]])
-    until = np.concatenate([times[1:], [0]])
+    until, ended_by = np.concatenate([times[1:], [0]]), np.concatenate([versions[1:], [0]])
     # A held version that nothing follows stays as it is.
     written = np.flatnonzero(~is_delete & (ends | (kept >= count)))
     gone = np.zeros(count, bool)
@@ -141,7 +161,7 @@ def versioned(changes: Changes, held: Held) -> After:
     out = rows.take(keep[written])
     for name, column in ((named.valid_from, start), (named.valid_to, end), (named.is_current, end.is_null())):
         out = out.append_column(name, column)
-    return After(gone, out, codes[written])
+    return After(gone, out, codes[written], np.where(ends, ended_by, versions)[written])
 
 
 def equal(some: pa.Table, others: pa.Table) -> Flags:

@@ -20,18 +20,19 @@ import pyarrow.compute as pc
 from sidecar import folding, log_records, mirrored
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND
-from sidecar.delta_owner import Owner, Reached
 from sidecar.errors import SettingsError, SinkError
 from sidecar.files import filename
 from sidecar.folding import TIME, After, Changes, Held
+from sidecar.mirror_table import Owner, Reached
 from sidecar.newest import Named
 from sidecar.sinks import Batch, Common
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sidecar.catalog_table import Catalog
     from sidecar.config import Settings
-    from sidecar.delta_table import DeltaMirror
+    from sidecar.mirror_table import MirrorTable
     from sidecar.model import Tracked
 
 log_ = logging.getLogger("sidecar")
@@ -65,14 +66,15 @@ def own_columns(kind: str, named: Named) -> tuple[pa.Field, ...]:
 
 @dataclass(frozen=True)
 class MirrorSink(Common):
-    """Keep `path/<table>` equal to the source's table: a Delta table, written by delta-rs."""
+    """Keep a table equal to the source's: `path/<table>`, a Delta table written by delta-rs, or one of a *catalog*."""
 
     path: str = ""
     kind: str = "current"
     compact_every: int = 0
     vacuum_after: int = 0
     batch_bytes: int = BATCH_BYTES
-    _tables: dict[str, DeltaMirror] = field(default_factory=dict, compare=False, repr=False)
+    catalog: Catalog | None = None
+    _tables: dict[str, MirrorTable] = field(default_factory=dict, compare=False, repr=False)
     _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     _until: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     _touched: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -87,7 +89,7 @@ class MirrorSink(Common):
         """Do the same with the batch's rows in memory."""
         named = Named(version.removesuffix(Named("").version))
         with self._opened(changes.schema, batch, named) as table:
-            applied = table.applied()
+            applied = table.applied(batch.first - 1)
             if applied >= batch.last:
                 return
             if batch.first > applied + 1:
@@ -105,7 +107,7 @@ class MirrorSink(Common):
         named, waiting = Named(version.removesuffix(Named("").version)), iter(pieces)
         first = next(waiting)
         with self._opened(first.schema, batch, named) as table:
-            applied = table.applied()
+            applied = table.applied(batch.first - 1)
             if applied >= batch.last:
                 return
             if applied:
@@ -125,7 +127,7 @@ class MirrorSink(Common):
             if not table.exists():
                 return
             table.open(pa.schema([]), 0)
-            applied, stamp = table.applied(), table.committed()
+            applied, stamp = table.applied(batch.first - 1), table.committed()
             if applied < batch.first:
                 return
             here = log.metadata(applied)
@@ -133,33 +135,38 @@ class MirrorSink(Common):
                 return
             why = f"ends at offset {log.last()}" if here is None else f"has something else at {applied} than it had"
             raise SinkError(
-                f"{_where(self, batch)}: the Delta table at {table.place} has changes up to offset {applied} of a log "
+                f"{_where(self, batch)}: the {table.what} has changes up to offset {applied} of a log "
                 f"that by now {why}: it was restored from an older copy. What was in it after that is in the table, "
                 "and the log tells it otherwise. Give the sink another name and path: that one begins anew"
             )
 
     @contextlib.contextmanager
-    def _opened(self, schema: pa.Schema, batch: Batch, named: Named) -> Iterator[DeltaMirror]:
+    def _opened(self, schema: pa.Schema, batch: Batch, named: Named) -> Iterator[MirrorTable]:
         """Yield the table, which is made if there is none."""
-        wanted = pa.schema([*self._source_columns(schema, batch, named), *own_columns(self.kind, named)])
+        wanted = pa.schema([*self._source_columns(schema, batch, named), *self._own_columns(named)])
         with self._met(batch) as table:
             if not table.exists() and batch.first - 1 > batch.floor:
                 raise SinkError(
-                    f"{_where(self, batch)}: there is no Delta table at {table.place}, and it has been given the "
+                    f"{_where(self, batch)}: there is no {table.what}, and it has been given the "
                     f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
                 )
             table.open(wanted, batch.first - 1)
             yield table
             self._touched.add(batch.table)
 
-    def _ready(self, table: DeltaMirror, schema: pa.Schema, batch: Batch, named: Named) -> pa.Schema:
+    def _ready(self, table: MirrorTable, schema: pa.Schema, batch: Batch, named: Named) -> pa.Schema:
         """Let *table* have the columns of the batch's rows, *schema*; return those that it has of the source."""
-        own = own_columns(self.kind, named)
+        own = self._own_columns(named)
         if batch.columns is not None:
             table.renew(batch.columns, {"history": named.valid_to, "marked": named.deleted_at}.get(self.kind))
         names = [column.name for column in own]
         table.evolve(pa.schema([*self._source_columns(schema, batch, named), *own]), names)
         return pa.schema([column for column in table.schema() if column.name not in names])
+
+    def _own_columns(self, named: Named) -> tuple[pa.Field, ...]:
+        # A catalog's table knows by its rows which changes it has.
+        offset = [pa.field(named.version, pa.int64())] if self.catalog is not None else []
+        return (*own_columns(self.kind, named), *offset)
 
     def is_due(self, table: str, now: int) -> bool:
         """Return whether upkeep of *table* is due although nothing may have come: what the last batch has left behind
@@ -178,7 +185,8 @@ class MirrorSink(Common):
             self._touched.discard(log.table)
             kept = -(-self.vacuum_after // (3600 * SECOND)) * 3600 * SECOND  # Delta counts in hours
             self._until[log.table] = now + self.compact_every + kept
-        if table is None or now < self._due.get(log.table, 0):
+        # The upkeep of a catalog's table is the catalog's.
+        if table is None or self.catalog is not None or now < self._due.get(log.table, 0):
             return
         try:
             self._maintain(table, log, now)
@@ -186,7 +194,7 @@ class MirrorSink(Common):
             self._due[log.table] = now + self.compact_every
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
-    def _maintain(self, table: DeltaMirror, log: ChangeLog, now: int) -> None:
+    def _maintain(self, table: MirrorTable, log: ChangeLog, now: int) -> None:
         name = f"{SCHEDULE}/{filename(self.name)}.json"
         record = log_records.read(log, name) or {}
         last = min(int(record.get("maintained", now)), now)
@@ -206,10 +214,10 @@ class MirrorSink(Common):
             if not table.exists():
                 return False
             table.open(pa.schema([]), 0)
-            return table.applied() >= batch.last
+            return table.applied(batch.first - 1) >= batch.last
 
     @contextlib.contextmanager
-    def _met(self, batch: Batch) -> Iterator[DeltaMirror]:
+    def _met(self, batch: Batch) -> Iterator[MirrorTable]:
         """Yield the batch's table. Once something fails, it is opened anew the next time: what this knows of it may be
         of before the failure.
         """
@@ -219,14 +227,20 @@ class MirrorSink(Common):
             self._tables.pop(batch.table, None)
             raise
 
-    def _table(self, batch: Batch) -> DeltaMirror:
+    def _table(self, batch: Batch) -> MirrorTable:
         if batch.table not in self._tables:
-            from sidecar.delta_table import DeltaMirror
-
             owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            place = mirrored.place(self.path, batch.table)
-            self._tables[batch.table] = DeltaMirror(place, self.options, owner, _where(self, batch))
+            self._tables[batch.table] = self._keep(owner, _where(self, batch))
         return self._tables[batch.table]
+
+    def _keep(self, owner: Owner, where: str) -> MirrorTable:
+        if self.catalog is not None:
+            from sidecar.catalog_table import CatalogMirror
+
+            return CatalogMirror(self.catalog, self.options, owner, where)
+        from sidecar.delta_table import DeltaMirror
+
+        return DeltaMirror(mirrored.place(self.path, owner.table), self.options, owner, where)
 
     def _changes(self, rows: pa.Table, batch: Batch, named: Named, columns: pa.Schema) -> Changes:
         for name in batch.key:
@@ -251,11 +265,22 @@ class MirrorSink(Common):
         return source
 
 
-def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, Mapping[str, str]]:
-    """Return where the mirror of *tracked* is and the options to reach it; SettingsError if none, or which, is unclear.
+def held(spark: SparkSession, settings: Settings, tracked: Tracked, sink: str | None) -> DataFrame:
+    """Return what the mirror of *tracked* holds now; SettingsError if there is none, or unclear which is meant.
 
-    *sink* says which, where the table goes to more than one.
+    *sink* says which, where the table goes to more than one. SinkError if there is no such table yet.
     """
+    found = settings.sinks[find(settings, tracked, sink)]
+    if found.table is None:
+        return dataframe(spark, mirrored.place(found.path or "", tracked.name), found.options)
+    place = mirrored.identifier(found.table, tracked.name)
+    if not spark.catalog.tableExists(place):
+        raise SinkError(f"there is no table {place} yet; it is made when the sink gets its first changes")
+    return spark.table(place)
+
+
+def find(settings: Settings, tracked: Tracked, sink: str | None) -> str:
+    """Return which sink keeps the mirror of *tracked*; SettingsError if none does, or it is unclear which is meant."""
     names = [name for name in tracked.sinks if settings.sinks[name].mode == "mirror"]
     if sink is None and len(names) == 1:
         sink = names[0]
@@ -263,8 +288,7 @@ def find(settings: Settings, tracked: Tracked, sink: str | None) -> tuple[str, M
         asked = "there is more than one" if sink is None and names else f'"{sink}" is none' if sink else "there is none"
         has = f"; there are: {', '.join(names)}" if names else '. Add a sink with mode = "mirror"'
         raise SettingsError(f'table "{tracked.name}": of its mirrors, {asked}{has}')
-    found = settings.sinks[sink]
-    return mirrored.place(found.path or "", tracked.name), found.options
+    return sink
 
 
 def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -282,9 +306,9 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
-def _gap(table: DeltaMirror, applied: int, batch: Batch, lacks: int) -> str:
+def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:
     """Return why *table*, which has the changes up to *applied* and not all up to *lacks*, cannot be gone on from."""
-    has = f"the Delta table at {table.place} has changes up to offset {applied}"
+    has = f"the {table.what} has changes up to offset {applied}"
     if batch.floor > applied:
         return (
             f"{has}, and those after it up to {batch.floor} are gone from the log. If that was damaged, and begun anew "

@@ -177,7 +177,7 @@ class Sidecar:
 
     def mirror(self, spark: SparkSession, table: str, sink: str | None = None) -> DataFrame:
         """Return what the mirror of *table* holds now as a DataFrame; *sink* says which of several. See `mirror`."""
-        return mirror.dataframe(spark, *mirror.find(self.settings, self._known(table), sink))
+        return mirror.held(spark, self.settings, self._known(table), sink)
 
     def watermark(self, table: str) -> Watermark | None:
         """Return where *table* stands, or None before its first poll."""

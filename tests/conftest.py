@@ -143,6 +143,15 @@ def pg_icu(pg_icu_server: Server) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
+def catalogs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """The same session, with catalogs whose tables can be merged into; see `tests.row_catalog`."""
+    from tests import row_catalog
+
+    row_catalog.install(spark, tmp_path_factory.mktemp("classes"))
+    return spark
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One lean Spark session for all tests, as Sidecar itself starts it."""
     from sidecar.spark import close, session

@@ -11,11 +11,12 @@ import json
 import os
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SINK_POINTS = (
     *("batch-intended", "batch-staged", "columns-summarized", "batch-moved"),
@@ -24,16 +25,39 @@ SINK_POINTS = (
 MIRROR_POINTS = ("mirror-created", "mirror-evolved", "mirror-written", "mirror-committed", "mirror-compacted")
 
 
-def main(settings: Path, source: Path, points: list[str]) -> None:
-    """Change *source* and run once, for each of *points*, in turn; print the exit codes as a JSON list."""
+KEPT = "rows.kept"
+"""The schema of a catalog in the JVM's memory for mirrors; what its tables hold at the end is printed."""
+
+
+def main(jobs: list[tuple[Path, Path, list[str]]]) -> None:
+    """For each of *jobs* (settings, source, points), change the source and run once for each of the points, in turn.
+
+    Prints the exit codes, as a JSON list a job; and the tables of the catalog, where there is more than one job.
+    """
     from sidecar import compaction, spark
+    from tests import row_catalog
 
     # Where there is retention: any byte is worth a base.
     compaction.FIRST_BYTES = compaction.SHARE = 0
     # A partition a segment, so that a batch has more than one file.
-    session = spark.session("sidecar-fault-tests", config={"spark.sql.files.maxPartitionBytes": "8k"})
-    run(settings, source, points, session)
-    spark.close(session)
+    conf = {"spark.sql.files.maxPartitionBytes": "8k"}
+    # To compile the plans of so few rows takes longer than to run them.
+    conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    session = spark.session("sidecar-fault-tests", config=conf)
+    with tempfile.TemporaryDirectory() as classes:
+        if len(jobs) > 1:
+            row_catalog.install(session, Path(classes))
+        for settings, source, points in jobs:
+            run(settings, source, points, session)
+        if len(jobs) > 1:
+            print(json.dumps({name: rows(session.table(f"{KEPT}.{name}")) for name in ("now_t", "past_t")}))
+        spark.close(session)
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return what *frame* holds; times are microseconds."""
+    times = {name: f"unix_micros({name}) AS {name}" for name in ("_valid_from", "_valid_to")}
+    return [row.asDict() for row in frame.selectExpr(*(times.get(name, name) for name in frame.columns)).collect()]
 
 
 def run(settings: Path, source: Path, points: list[str], session: SparkSession | None) -> None:
@@ -82,4 +106,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--without-spark":
         run(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:], None)
     else:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+        jobs = [job.split("\n") for job in "\n".join(sys.argv[1:]).split("\n--\n")]
+        main([(Path(settings), Path(source), points) for settings, source, *points in jobs])

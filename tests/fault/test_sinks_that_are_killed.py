@@ -7,13 +7,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.changelog import ChangeLog
+from sidecar.clock import EPOCH
 from tests.fault.harness import KILLED, PATIENCE, Project, SQLiteSource, Writer, holds
+from tests.fault.sink_points import KEPT, MIRROR_POINTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,26 +76,91 @@ def positions(log: ChangeLog) -> dict[str, Any]:
     return {p["consumer"]: p["acknowledged"] for p in found}
 
 
+MIRRORS = """
+[sinks.now]
+mode = "mirror"
+table = "{kept}.now_{{table}}"
+tables = ["t"]
+[sinks.past]
+mode = "mirror"
+history = true
+table = "{kept}.past_{{table}}"
+tables = ["t"]
+"""
+
 # Each run begins with changes in both tables, and goes first to the batch that the kill before has left behind.
 POINTS = [
     *("position-filed:1", "batch-intended:1", "batch-staged:1", "batch-moved:1", "batch-moved:2", "position-filed:2"),
     *("position-saved:1", "position-saved:2", "columns-summarized:1", "batch-intended:2", "batch-staged:2", ""),
 ]
+# Both tables are there after the second.
+MIRROR_AT = [
+    *("mirror-created:1", "mirror-created:1", "mirror-written:2", "mirror-committed:2", "mirror-evolved:2"),
+    *("mirror-committed:2", ""),
+]
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What is left of projects that were killed at each of their points, and the tables of their catalog."""
+
+    sinks: Project
+    mirrors: Project
+    source: SQLiteSource
+    tables: dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """Kill both projects' runs, with one Spark."""
+    folder = tmp_path_factory.mktemp("killed")
+    source, other = (SQLiteSource(folder / name / "source.db") for name in ("source", "other"))
+    for one in (source, other):
+        Writer(one, seed=1).write(150)
+    sinks = project_with_sinks(source, folder / "sinks")
+    mirrors = Project(folder / "mirrors", other.url, page_size=20, sinks=MIRRORS.format(kept=KEPT))
+    command = [sys.executable, "-m", "tests.fault.sink_points", str(mirrors.settings), str(other.path), *MIRROR_AT]
+    command += ["--", str(sinks.settings), str(source.path), *POINTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=6 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    *codes, tables = (json.loads(line) for line in done.stdout.splitlines()[-3:])
+    for points, found in zip((MIRROR_AT, POINTS), codes, strict=True):
+        assert found == [KILLED] * (len(points) - 1) + [0], (list(zip(points, found, strict=True)), done.stderr)
+    assert "Traceback" not in done.stderr
+    yield Killed(sinks, mirrors, source, tables)
+    source.close()
+    other.close()
 
 
 @pytest.mark.timeout(900)
-def test_a_kill_at_any_point_of_a_sink_leaves_each_offset_there_once(
-    spark: SparkSession, source: SQLiteSource, tmp_path: Path
-) -> None:
-    project, writer = project_with_sinks(source, tmp_path / "project"), Writer(source, seed=1)
-    writer.write(150)
-    command = [sys.executable, "-m", "tests.fault.sink_points", str(project.settings), str(source.path), *POINTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    codes = json.loads(done.stdout.splitlines()[-1])
-    assert codes == [KILLED] * (len(POINTS) - 1) + [0], (list(zip(POINTS, codes, strict=True)), done.stderr)
-    assert "Traceback" not in done.stderr
-    read_back(spark, project, source)
+def test_a_kill_at_any_point_of_a_sink_leaves_each_offset_there_once(spark: SparkSession, killed: Killed) -> None:
+    read_back(spark, killed.sinks, killed.source)
+
+
+@pytest.mark.timeout(900)
+def test_a_kill_at_any_point_of_a_mirror_in_a_catalog_leaves_both_kinds_exact(killed: Killed) -> None:
+    assert {p.partition(":")[0] for p in MIRROR_AT} >= {*MIRROR_POINTS} - {"mirror-compacted"}
+    changes = killed.mirrors.changes("t")
+    versions = [(*row, row[3] is None) for row in history(changes)]
+    past = [
+        tuple(row[n] for n in ("id", "v", "_valid_from", "_valid_to", "_is_current")) for row in killed.tables["past_t"]
+    ]
+    assert sorted(past, key=repr) == sorted(versions, key=repr)
+    current = sorted((row[0], row[1]) for row in versions if row[-1])
+    assert sorted((row["id"], row["v"]) for row in killed.tables["now_t"]) == current
+
+
+def history(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Fold *changes*, in log order, by time: key, version, and from when until when it was valid."""
+    done, running = [], dict[int, tuple[int, int]]()
+    for change in changes:
+        key, now = change["id"], (change["_commit_timestamp"] - EPOCH) // timedelta(microseconds=1)
+        if key in running:
+            version, since = running.pop(key)
+            done.append((key, version, since, max(since, now)))
+        if change["_change_type"] != "delete":
+            running[key] = change["v"], now
+    return [*done, *((key, v, since, None) for key, (v, since) in running.items())]
 
 
 @pytest.mark.soak

@@ -214,10 +214,10 @@ def held(sink: MirrorSink, width: int) -> list[Any]:
     table = pa.table(DeltaTable(f"{sink.path}/t").to_pyarrow_table())
     assert table.column_names[2 : 2 + width] == [f"v{n}" for n in range(width)] or width > 1
     names = ["id", "part", *(f"v{n}" for n in range(width)), *(n for n in table.column_names if n[0] == "_")]
-    return sorted((tuple(_plain(row[n]) for n in names) for row in table.to_pylist()), key=repr)
+    return sorted((tuple(plain(row[n]) for n in names) for row in table.to_pylist()), key=repr)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return (value - EPOCH) // timedelta(microseconds=1) if hasattr(value, "tzinfo") else value
 
 
@@ -288,7 +288,7 @@ def content(place: Path, columns: list[str], where: str | None = None) -> list[A
     from deltalake import DeltaTable
 
     rows = pa.table(DeltaTable(f"{place}/t").to_pyarrow_table()).to_pylist()
-    return sorted((tuple(_plain(r.get(n)) for n in columns) for r in rows if where is None or r[where]), key=repr)
+    return sorted((tuple(plain(r.get(n)) for n in columns) for r in rows if where is None or r[where]), key=repr)
 
 
 def fold_log(log: list[Row], columns: list[str]) -> list[Any]:
@@ -301,7 +301,7 @@ def fold_log(log: list[Row], columns: list[str]) -> list[Any]:
             continue
         if key in running and not is_delete and row["_origin"] == "backfill" and running[key][0] == values:
             continue
-        now = clocks[key] = max(_plain(row["_commit_timestamp"]), clocks.get(key, 0))
+        now = clocks[key] = max(plain(row["_commit_timestamp"]), clocks.get(key, 0))
         if key in running:
             before, since = running.pop(key)
             done.append((*before, since, now, False))

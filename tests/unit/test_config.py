@@ -336,6 +336,27 @@ def test_defaults_say_nothing_of_columns_by_name(tmp_path: Path, name: str) -> N
     assert f"[defaults] {name}: must be" in problem(tmp_path, f'{SOURCE}[defaults]\n{name} = {{ a = "string" }}')
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('mode = "append"\ntable = "lake.{table}"', '"table" is for mode = "mirror"'),
+        ('mode = "mirror"\ntable = "lake.{table}"\npath = "lake"', "keep one of them"),
+        ('mode = "mirror"\ntable = "lake.{table}"\nvacuum_after = "1h"', 'the upkeep of a "table" is its catalog\'s'),
+        ('mode = "mirror"\ntable = "lake..{table}"', 'is no name; write it as "catalog.schema.{table}"'),
+        ('mode = "mirror"\ntable = "lake.shop.orders"', "is one name for many tables"),
+        ('foreach = "a:b"\ntable = "lake.{table}"', '"foreach" is given instead of table'),
+    ],
+)
+def test_what_cannot_be_said_of_a_mirror_in_a_catalog(tmp_path: Path, lines: str, said: str) -> None:
+    assert said in problem(tmp_path, f"{MINIMAL}[sinks.x]\n{lines}")
+
+
+def test_two_mirrors_cannot_keep_one_table_of_a_catalog(tmp_path: Path) -> None:
+    one, other = (f'[sinks.{name}]\nmode = "mirror"\ntable = "lake.{{table}}"\n' for name in ("one", "other"))
+    assert "[sinks.other] table: [sinks.one] keeps its mirrors there" in problem(tmp_path, MINIMAL + one + other)
+    config.load(write(tmp_path, MINIMAL + one + other.replace("lake", "pond")))
+
+
 def test_two_mirrors_cannot_keep_one_table(tmp_path: Path) -> None:
     one, other = (f'[sinks.{name}]\nmode = "mirror"\nformat = "delta"\npath = "lake"\n' for name in ("one", "other"))
     said = problem(tmp_path, MINIMAL + one + other)

@@ -317,9 +317,9 @@ def test_a_type_that_is_another_is_named(sink: MirrorSink, before: pa.Array, aft
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"t": pa.array([1], pa.time64("us"))}, r'column "t": a Delta table has no type for time64'),
-        ({"t": pa.array([[1]], pa.list_(pa.duration("us")))}, r'column "t": a Delta table has no type for duration'),
-        ({"t": pa.nulls(1)}, r'column "t": a Delta table has no type for null'),
+        ({"t": pa.array([1], pa.time64("us"))}, r'column "t": a mirror has no type for time64'),
+        ({"t": pa.array([[1]], pa.list_(pa.duration("us")))}, r'column "t": a mirror has no type for duration'),
+        ({"t": pa.nulls(1)}, r'column "t": a mirror has no type for null'),
         ({"Name": ["a"], "name": ["b"]}, r'columns "Name" and "name" differ only in case'),
         ({"ID": [5]}, r'columns "id" and "ID" differ only in case'),
     ],
