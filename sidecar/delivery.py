@@ -54,7 +54,7 @@ class Delivery:
         """Why the newest batch of a table, by (table, sink), has not been taken."""
         self._sidecar, self._spark, self._stop = sidecar, spark, stop
         self._batch_bytes = batch_bytes
-        self._own_spark = self._is_starting = self._is_over = False
+        self._own_spark = self._is_starting = self._is_over = self._is_warm = False
         self._starting = threading.Lock()
         self._said: dict[tuple[str, str], float] = {}
 
@@ -73,6 +73,10 @@ class Delivery:
         for lane, sinks in self._lanes(tracked, lanes):
             if any(self._has_full(sink, tracked) for sink in sinks):
                 lane.ask(f"{tracked.name}: full", functools.partial(self.deliver_full, tracked, sinks))
+            elif lane is lanes.spark and not self._is_warm and self.is_asked(tracked, sinks):
+                # What is there goes to them in the end: Spark may start while the rest is read.
+                self._is_warm = True
+                lane.ask("start of Spark", self._warm)
 
     def has_failed(self, table: str) -> bool:
         """Return whether a sink has not taken the newest batch of *table*."""
@@ -116,6 +120,10 @@ class Delivery:
                     raise SystemExit
                 self._spark, self._own_spark = found, True
             return self._spark
+
+    def _warm(self) -> None:
+        with contextlib.suppress(Exception):  # the first batch meets it as well, and says so
+            self.session()
 
     @property
     def is_vain(self) -> bool:

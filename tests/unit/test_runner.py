@@ -18,6 +18,7 @@ from sidecar.clock import SECOND, FakeClock
 from sidecar.deliveries import NOTHING
 from sidecar.delivery import Delivery
 from sidecar.feeding import Lanes
+from sidecar.poll import Step
 from sidecar.runner import Runner
 from sidecar.state import ConsumerPosition
 from tests.unit import test_custom_connector as custom
@@ -369,3 +370,29 @@ def test_while_existing_rows_are_read_a_sink_gets_batches_that_are_full(
             delivery.ask(a, lanes)
             lanes.finish()
             assert sc.store.position("a", "copy").acknowledged == 3
+
+
+def test_spark_starts_while_existing_rows_are_read_and_what_keeps_it_from_that_is_said_by_the_first_batch(
+    lists: Lists, clock: FakeClock, tmp_path: Path, functions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del functions
+    lists.table("a", rows=rows(clock, *range(40)))
+    more = '[tables.a]\nchunk_size = 2\n[sinks.one]\nforeach = "sinks_of_a_user:first"\n'
+    asked, chunks = threading.Event(), []
+
+    def session(**_: object) -> SparkSession:
+        asked.set()
+        raise RuntimeError("no Java here")
+
+    monkeypatch.setattr("sidecar.spark.session", session)
+    with project(tmp_path, clock, more) as sc:
+
+        def on_step(step: Step) -> None:
+            # The thread that starts it needs a moment.
+            chunks.append(step.done or asked.wait(5))
+
+        code = sc.run(once=True, on_step=on_step)
+        assert code == 6
+        assert len(chunks) >= 20
+        assert chunks[0]
+        assert "no Java here" in sc.store.notes()["a"]
