@@ -206,9 +206,9 @@ class Delivery:
         if position.loading and is_in_doubt and (position.intended or 0) <= log.floor():
             # Another base would come beside what it has of this one, and rows that are gone since would stay.
             raise SinkError(
-                f'sink "{sink.name}" was to begin with the table as of offset {position.intended}, was stopped while it '
-                "was given that, and that is gone from the log since: how much of it the sink has is not known. Give "
-                "it another name and place: that one begins anew"
+                f'sink "{sink.name}" was to begin with the table as of offset {position.intended}, was stopped while '
+                "it was given that, and that is gone from the log since: how much of it the sink has is not known. "
+                "Give it another name and place: that one begins anew"
             )
         if not isinstance(sink, MirrorSink):
             return seeding.of_changes(log, tracked.metadata_prefix)
@@ -255,7 +255,7 @@ class Delivery:
             batch = dataclasses.replace(batch, first=floor + 1)
         batch = dataclasses.replace(batch, log=log_records.identity(log), floor=floor)
         if isinstance(sink, MirrorSink):
-            sink.recognise(batch, log)
+            sink.recognise(batch, log, f"{prefix}commit_version")
         last = position.intended or self._end(sink, log, batch.first - 1, batch.last)
         batch = dataclasses.replace(batch, last=last)
         if isinstance(sink, MirrorSink):
