@@ -102,6 +102,11 @@ class CatalogMirror:
         """Return *acknowledged*: of what came after it, the rows tell."""
         return acknowledged
 
+    def newest(self, acknowledged: int, version: str) -> int:
+        """Return the greatest offset that a row has."""
+        (found,) = self._spark.table(self.place).selectExpr(f"max({quoted(version)})").first() or (None,)
+        return acknowledged if found is None else max(acknowledged, int(found))
+
     def committed(self) -> int | None:
         """Return None: rows have offsets, not times."""
         return None

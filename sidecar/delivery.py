@@ -210,6 +210,14 @@ class Delivery:
             return seeding.of_base(log, position.intended, tracked.metadata_prefix)
         if position.acknowledged or (position.intended is not None and not position.loading):
             return None
+        is_in_doubt = not isinstance(sink, MirrorSink) or sink.catalog is not None
+        if position.loading and is_in_doubt and (position.intended or 0) <= log.floor():
+            # Another base would come beside what it has of this one, and rows that are gone since would stay.
+            raise SinkError(
+                f'sink "{sink.name}" was to begin with the table as of offset {position.intended}, was stopped while '
+                "it was given that, and that is gone from the log since: how much of it the sink has is not known. "
+                "Give it another name and place: that one begins anew"
+            )
         if not isinstance(sink, MirrorSink):
             return seeding.of_changes(log, tracked.metadata_prefix)
         try:
@@ -255,7 +263,7 @@ class Delivery:
             batch = dataclasses.replace(batch, first=floor + 1)
         batch = dataclasses.replace(batch, log=log_records.identity(log), floor=floor)
         if isinstance(sink, MirrorSink):
-            sink.recognise(batch, log)
+            sink.recognise(batch, log, f"{prefix}commit_version")
         last = position.intended or self._end(sink, log, batch.first - 1, batch.last)
         batch = dataclasses.replace(batch, last=last)
         if isinstance(sink, MirrorSink):

@@ -116,7 +116,7 @@ class MirrorSink(Common):
             rows = (self._changes(piece, batch, named, columns) for piece in itertools.chain([first], waiting))
             table.load(rows, KINDS[self.kind].rule, Reached(batch.last, batch.committed))
 
-    def recognise(self, batch: Batch, log: ChangeLog) -> None:
+    def recognise(self, batch: Batch, log: ChangeLog, version: str) -> None:
         """Make sure, when the table is met for the first time, that what it has beyond its position is in *log*.
 
         SinkError where it is not: the log, and the positions with it, are of an older copy.
@@ -127,7 +127,7 @@ class MirrorSink(Common):
             if not table.exists():
                 return
             table.open(pa.schema([]), 0)
-            applied, stamp = table.applied(batch.first - 1), table.committed()
+            applied, stamp = table.newest(batch.first - 1, version), table.committed()
             if applied < batch.first:
                 return
             here = log.metadata(applied)

@@ -57,6 +57,11 @@ class MirrorTable(Protocol):
     def applied(self, acknowledged: int) -> int:
         """Return the last offset that the table is known to have; *acknowledged*: what the sink has."""
 
+    def newest(self, acknowledged: int, version: str) -> int:
+        """Return the greatest offset of which there is anything in the table, whole or not; *version*: the column of a
+        change's offset.
+        """
+
     def committed(self) -> int | None:
         """Return when that offset was committed to the log, in microseconds; None if the table does not know."""
 

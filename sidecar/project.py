@@ -103,9 +103,13 @@ class Sidecar:
         known = self._settled.get(tracked.name)
         if known is not None and known[0] == tracked:
             return known[1]
-        # Kept at once: to look through a large table takes seconds, and its first chunk and first poll must agree.
-        found = self.connector.settle(tracked, self.log(tracked.name).schema)
-        self._settled[tracked.name] = tracked, found
+        log = self.log(tracked.name)
+        is_decided = bool(log.last()) or self.connector.estimate(tracked) is not None
+        found = self.connector.settle(tracked, log.schema)
+        if is_decided or found is tracked:
+            # Kept at once: to look through a large table takes seconds, and its first chunk and first poll must agree.
+            # What is said of an empty one is not: its first rows decide, however long after.
+            self._settled[tracked.name] = tracked, found
         return found
 
     def unsettle(self, table: str) -> None:

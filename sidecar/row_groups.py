@@ -74,6 +74,8 @@ def join(frame: DataFrame, files: Sequence[AnyPath], target: str) -> bool:
             with reader(file) as source:
                 if not source.getFileMetaData().getSchema().equals(columns):
                     return False
+                if not source.getRecordCount():
+                    continue  # as a reset leaves it; its row group is empty, and Parquet's writer takes no such
                 while source.readNextRowGroup() is not None:
                     pass
                 source.appendTo(writer)

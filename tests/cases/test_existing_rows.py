@@ -101,6 +101,18 @@ def test_a_large_table_is_looked_through_once_and_anew_after_a_failure(sqlite_db
         assert sorted((r["id"], r["n"]) for r in log(opened)) == [(1, "1"), (2, "x")]
 
 
+def test_the_first_rows_decide_the_types_of_a_table_that_was_empty_before(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, free, at DATETIME, updated_at TEXT NOT NULL)")
+    with project(sqlite_db, tmp_path) as opened:
+        opened.poll()
+        s1.execute("INSERT INTO t VALUES (1, 1.5, 'soon', ?)", (OLD,))
+        opened.poll()
+        assert [(r["free"], r["at"]) for r in log(opened)] == [(1.5, "soon")]
+
+
 def test_a_file_that_is_gone_in_mid_backfill_fails_its_table_and_not_the_loop(
     sqlite_db: SQLiteFile, tmp_path: Path
 ) -> None:

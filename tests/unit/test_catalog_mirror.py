@@ -13,10 +13,12 @@ import pytest
 import sidecar
 from sidecar import mirrored
 from sidecar.catalog_table import Catalog
+from sidecar.changelog import ChangeLog
 from sidecar.errors import SettingsError, SinkError
 from sidecar.mirror import MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
+from tests.unit import told_logs
 from tests.unit.test_mirror import VERSION, changes
 
 if TYPE_CHECKING:
@@ -63,6 +65,19 @@ def test_a_table_that_is_gone_is_no_place_to_go_on(catalogs: SparkSession) -> No
     catalogs.sql("DROP TABLE rows.gone.t")
     with pytest.raises(SinkError, match=r"there is no table .*up to offset 1"):
         apply(kept(catalogs, "rows.gone.{table}"), 2, {"id": [2]})
+
+
+def test_a_log_that_ends_before_what_the_table_has_is_an_older_copy(catalogs: SparkSession, tmp_path: Path) -> None:
+    apply(kept(catalogs, "rows.older.{table}"), 1, {"id": [1, 2]})
+    apply(kept(catalogs, "rows.older.{table}"), 2, {"id": [2]}, "delete")
+    apply(kept(catalogs, "rows.older.{table}"), 3, {"id": [1]}, "update_postimage")
+    log, batch = ChangeLog(tmp_path / "log", "t"), Batch("t", 2, 2, key=("id",), log="a log")
+    for _ in range(2):
+        told_logs.append(log, ("insert", 5, 5))
+    with pytest.raises(SinkError, match=r"up to offset 3 of a log that by now ends at offset 2: .* older copy"):
+        kept(catalogs, "rows.older.{table}").recognise(batch, log, VERSION)
+    told_logs.append(log, ("insert", 5, 5))
+    kept(catalogs, "rows.older.{table}").recognise(batch, log, VERSION)
 
 
 def test_values_of_any_type_under_any_name_and_key_come_go_and_come_back(catalogs: SparkSession) -> None:

@@ -250,3 +250,38 @@ def test_sinks_that_take_changes_and_those_with_a_transform_are_given_a_base_as_
     assert sorted(begun_late.taken)[:5] == [(2, 2, "insert", "backfill", *row) for row in first]
     assert sorted(r[4] for r in begun_late.taken if r[0] > 2) == [1, 2, 6]
     assert shop.mirror("lake") == [(id_, v * 10) for id_, v in shop.live()]
+
+
+def test_a_sink_that_was_stopped_in_its_beginning_goes_on_with_no_other_base(
+    spark: SparkSession, shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    based(shop)
+    lake = '[sinks.lake]\nformat = "json"\npath = "lake"\n'
+
+    def die(point: str) -> None:
+        if point == "sink-committed":
+            raise KeyboardInterrupt
+
+    shop.sinks(lake)
+    monkeypatch.setattr(faults, "point", die)
+    with pytest.raises(KeyboardInterrupt):
+        shop.run(spark)
+    monkeypatch.undo()
+    # While nobody asks for the sink, its base goes.
+    shop.sinks("")
+    shop.write(8)
+    shop.poll()
+    offset = shop.base()
+    shop.write(9)
+    shop.poll()
+    shop.drop()
+    with sidecar.open(shop.path) as sc:
+        bases.drop(sc.log("t"), [b for b in bases.offsets(sc.log("t")) if b < offset])
+    shop.sinks(lake)
+    assert shop.run(spark) == 6
+    assert "how much of it the sink has is not known" in caplog.text
+    assert spark.read.json(str(shop.folder / "lake" / "t")).count() == 5
+    shop.sinks(lake.replace("lake", "pond"))
+    assert shop.run(spark) == 0
+    begun = spark.read.json(str(shop.folder / "pond" / "t")).collect()
+    assert sorted((row["id"], row["v"]) for row in begun) == shop.live()

@@ -134,6 +134,10 @@ def test_large_segments_go_into_a_parquet_sink_without_being_taken_apart(spark: 
     assert read.schema == dataframe(spark, log).schema
     assert read.exceptAll(dataframe(spark, log)).isEmpty()
     assert read.count() == 240
+    # Among them one without rows, as `watermark reset` leaves it before a table is loaded again.
+    again = logged(tmp_path / "again", "orders", wide(1, **more).slice(0, 0), *(wide(n, **more) for n in range(2, 7)))
+    anew = FileSink("lake", path=str(tmp_path / "anew"))
+    assert given(spark, again, anew, Batch("orders", 1, 6))
     # A later batch that Spark writes is of the same table.
     sink.write(dataframe(spark, log, 2, 3), Batch("orders", 4, 4), VERSION)
     assert spark.read.parquet(str(target)).select("when", "price").distinct().count() == 1
