@@ -218,7 +218,10 @@ def _offset_at(log: ChangeLog, then: int, floor: int, found: Sequence[Segment]) 
 def _gone(log: ChangeLog, what: str, floor: int) -> LogTruncated:
     earliest = next((offset for offset in bases.offsets(log) if offset >= floor), None)
     if earliest is None:
-        can = f"There is no base either. For the whole table from then on: sidecar watermark reset {log.table}"
+        can = (
+            "There is no base either ([state] bases = true keeps one before retention drops what is in it). For the "
+            f"whole table from then on, with that or a longer retention: sidecar watermark reset {log.table}"
+        )
     else:
         can = f"The earliest that can be told is offset {earliest}, {clock.iso(bases.load(log, earliest).committed)}."
     return LogTruncated(f'table "{log.table}": as of {what}: changes up to offset {floor} are gone by retention. {can}')

@@ -199,7 +199,7 @@ class Delivery:
             self._failed(name, sink, error)
             return False
         if self.failures.pop((name, sink.name), None) is not None:
-            store.note(name, None)
+            store.note(name, next((str(error) for (table, _), error in self.failures.items() if table == name), None))
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True

@@ -13,11 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from sidecar import backfills, bases, config, consumers, cursor, mirror, owner, queries, recovery, standing, tracking
 from sidecar.backfills import BackfillStatus
 from sidecar.changelog import ChangeLog, tables
 from sidecar.changes import change_schema
-from sidecar.clock import Clock, SystemClock
+from sidecar.clock import SECOND, Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
 from sidecar.deliveries import NOTHING
 from sidecar.errors import SettingsError, StateDamaged
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from sidecar.bases import Base
     from sidecar.results import PollResult
     from sidecar.standing import TableStatus
+
+_SLACK = 300 * SECOND
+"""The source's clock may be ahead of this one."""
 
 
 class Sidecar:
@@ -76,9 +81,18 @@ class Sidecar:
     @cached_property
     def tracked(self) -> Mapping[str, Tracked]:
         """The followed tables by name, as the source describes them now."""
-        found = {t.name: t for t in tracking.resolve(self.settings, self.connector)}
-        self.outlines = {name: self.connector.outline(t.table) for name, t in found.items()}
-        return found
+        return self._outlined(tracking.resolve(self.settings, self.connector))
+
+    def track_apart(self) -> Mapping[str, SettingsError]:
+        """Follow the tables that can be, where others, which could be before, cannot; return why these cannot."""
+        found, broken = tracking.resolve_apart(self.settings, self.connector, self.store.tables())
+        self.__dict__["tracked"] = self._outlined(found)
+        return broken
+
+    def _outlined(self, found: Iterable[Tracked]) -> Mapping[str, Tracked]:
+        tables = {t.name: t for t in found}
+        self.outlines = {name: self.connector.outline(t.table) for name, t in tables.items()}
+        return tables
 
     @property
     def store(self) -> WatermarkStore:
@@ -120,6 +134,7 @@ class Sidecar:
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs of all tables, or those named, up to the source; no sink is written."""
+        self._must_write("poll")
         from sidecar.runner import Runner
 
         return Runner(self).poll(names)
@@ -134,6 +149,7 @@ class Sidecar:
         on_step: Callable[[Step], None] | None = None,
     ) -> int:
         """Poll and feed the sinks, once or until *stop* is set; return the exit code. *interval* in seconds."""
+        self._must_write("run")
         from sidecar.runner import Runner
 
         return Runner(self, spark, stop=stop, on_step=on_step).run(once=once, interval=interval)
@@ -169,8 +185,7 @@ class Sidecar:
         """
         from sidecar import compaction
 
-        if self.read_only:
-            raise SettingsError("compact writes to the log, and this project is open for reading (read_only)")
+        self._must_write("compact")
         _ = self.store  # and so the lock
         log = self.log(table)
         return compaction.compact(spark, log, log.last(), functools.partial(self.described, table))
@@ -196,6 +211,12 @@ class Sidecar:
             example = "as the column holds them" if kind in ("number", "real") else "as 2024-05-01T10:00:00Z"
             raise SettingsError(
                 f'"{value}" is no value of table "{table}", column "{tracked.updated_at}"; write it {example}'
+            )
+        limit = cursor.ceiling(self.clock.now() + _SLACK, tracked, kind)
+        if limit is not None and closed > limit and not pa.types.is_date(tracked.cursor_type):
+            raise SettingsError(
+                f'"{value}" lies in the future ({cursor.show(closed, kind, tracked.unit)}): what is stamped up to then '
+                f"would not be delivered. Write a time that is past; a day alone stands for its end"
             )
         before = self.store.watermark(tracked.name)
         held = before.marks if before else {}
@@ -286,6 +307,10 @@ class Sidecar:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _must_write(self, what: str) -> None:
+        if self.read_only:
+            raise SettingsError(f"{what} writes to the state, and this project is open for reading (read_only)")
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

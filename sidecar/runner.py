@@ -196,6 +196,8 @@ class Runner:
         try:
             return list(self.sidecar.tracked.values())
         except SidecarError as error:
+            if known is None and isinstance(error, SettingsError):
+                return self._those_that_can_be(error)
             if known is None and not isinstance(error, SourceUnavailable):
                 raise
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
@@ -203,6 +205,17 @@ class Runner:
             self._stale = True
             self.sidecar.__dict__["tracked"] = known or {}
             return list((known or {}).values())
+
+    def _those_that_can_be(self, error: SettingsError) -> list[Tracked]:
+        """Return the tables that can be followed although *error* is; the others fail, and hold none of them."""
+        broken = self.sidecar.track_apart()
+        if not self.sidecar.tracked:
+            raise error
+        for table, reason in broken.items():
+            self._failed(table, reason)
+            self.sidecar.store.note(table, str(reason))
+        self._stale = True
+        return list(self.sidecar.tracked.values())
 
     # -- one table -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ All of it happens before a row is read or anything is written, because a databas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,22 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
         # What is wrong with the source is said of each table, and once is enough.
         raise SettingsError("\n".join(dict.fromkeys(problems)))
     return tracked
+
+
+def resolve_apart(
+    settings: Settings, connector: SourceConnector, known: Collection[str]
+) -> tuple[list[Tracked], dict[str, SettingsError]]:
+    """Return the tables that can be followed, and why each of the others cannot be. Errors as of `resolve`, unless
+    these are all *known*: they could be followed before, so it is not the settings that are wrong.
+    """
+    broken: dict[str, SettingsError] = {}
+    for key in settings.tables.keys() & set(known):
+        try:
+            track(connector.describe(key), settings.tables[key], settings.defaults, connector.typed)
+        except SettingsError as error:
+            broken[key] = error
+    rest = {key: own for key, own in settings.tables.items() if key not in broken}
+    return resolve(settings.model_copy(update={"tables": rest}), connector), broken
 
 
 def track(

@@ -82,12 +82,16 @@ def init(url: str, output: Path, clock: Clock) -> Written:
     finally:
         connector.close()
     reference, password = _without_password(_seen_from(url, output))
-    output.parent.mkdir(parents=True, exist_ok=True)
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("x", encoding="utf-8") as file:
             file.write(render(reference, guesses, has_password=password))
     except FileExistsError:
         raise SettingsError(f"{output} exists already; name another file with -o, or move it away") from None
+    except OSError as error:
+        raise SettingsError(
+            f"{output} cannot be written: {error.strerror or error}. Name another file with -o"
+        ) from error
     return Written(output, tuple(_summary(output, guesses, has_password=password)))
 
 

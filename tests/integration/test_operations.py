@@ -109,3 +109,42 @@ def test_a_sink_added_after_retention_begins_behind_what_is_gone(
 
         assert late_sink.taken == [(4, 4)]
         assert "begins behind them" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["2199-01-01T00:00:00Z", "2199-01-01"])
+def test_a_value_in_the_future_is_refused_for_changes_up_to_then_would_be_passed_over(
+    tmp_path: Path, sqlite_db: SQLiteFile, value: str
+) -> None:
+    make(sqlite_db.connection, "t")
+    with open_project(project(tmp_path, sqlite_db)) as sc, pytest.raises(SettingsError, match="lies in the future"):
+        sc.set_watermark("t", value)
+
+
+def test_a_table_that_can_be_followed_no_more_stops_none_of_the_others(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    execute = sqlite_db.connection.execute
+    make(sqlite_db.connection, "t", "other")
+    path = project(tmp_path, sqlite_db, "[tables.t]\n[tables.other]\n[tables.new]")
+    with open_project(path) as sc, pytest.raises(SettingsError, match='no table or view "new"'):
+        sc.run(once=True)
+    make(sqlite_db.connection, "new")
+    with open_project(path) as sc:
+        assert sc.run(once=True) == 0
+    execute("ALTER TABLE other RENAME TO elsewhere")
+    execute(f"INSERT INTO t VALUES (1, {NOW}, {NOW}, NULL)")
+    with open_project(path) as sc:
+        assert sc.run(once=True) == 2
+        assert ids(sc, "t") == [1]
+        assert list(sc.store.notes()) == ["other"]
+    execute("ALTER TABLE elsewhere RENAME TO other")
+    with open_project(path) as sc:
+        assert sc.run(once=True) == 0
+        assert not sc.store.notes()
+
+
+def test_a_project_open_for_reading_polls_nothing_and_says_why(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    make(sqlite_db.connection, "t")
+    path = project(tmp_path, sqlite_db)
+    with open_project(path) as sc:
+        sc.poll()
+    with open_project(path, read_only=True) as sc, pytest.raises(SettingsError, match="poll writes to the state"):
+        sc.poll()
