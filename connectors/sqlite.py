@@ -152,6 +152,9 @@ class SQLiteConnector(SourceConnector):
             with self.file.reading(table.name) as connection:
                 return (self.file.generation, connection.execute("PRAGMA schema_version").fetchone()[0])
 
+    def cancel(self) -> None:
+        self.file.interrupt()
+
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.sqlite_check import findings
 

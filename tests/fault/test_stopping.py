@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 from pathlib import Path
 
+import sidecar
 from sidecar.clock import SystemClock
+from sidecar.runner import Runner
 from tests.cases.harness import Project, wait_for
+from tests.conftest import SQLiteFile
 from tests.servers import Database, make
 
 clock = SystemClock()
@@ -63,6 +67,21 @@ def test_a_statement_that_waits_for_a_lock_is_broken_off(pg: Database, tmp_path:
         make(owner, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         stopped(project, pg, "wait_event_type = 'Lock'")
     assert [row["id"] for row in project.poll()["t"]] == [2]
+
+
+def test_a_statement_in_a_file_of_sqlite_is_broken_off(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL)")
+    sqlite_db.connection.execute("INSERT INTO t VALUES (1, '2024-05-01 10:00:00')")
+    endless = "EXISTS (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 1 FROM n WHERE i < id)"
+    project = Project(tmp_path, sqlite_db.url, {"t": {"deleted_when": endless}})
+    stop = threading.Event()
+    with sidecar.open(project.path) as sc:
+        asks = threading.Timer(0.5, stop.set)
+        asks.start()
+        began = clock.monotonic()
+        assert Runner(sc, stop=stop).run(once=True, interval=5) == 0
+        assert 0.4 < clock.monotonic() - began < SOON
+        asks.join()
 
 
 JAVA = """\
