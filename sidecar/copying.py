@@ -171,7 +171,8 @@ class Copying:
         try:
             view.enter_context(connector.join(self._name or ""))
         except SidecarError as error:
-            log_.warning("a backfill goes on with fewer connections: %s", error)
+            if not self._stop.is_set():
+                log_.warning("a backfill goes on with fewer connections: %s", error)
             return False
         return True
 
