@@ -19,7 +19,7 @@ from sidecar.mirror import MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
 from tests.unit import told_logs
-from tests.unit.test_mirror import VERSION, changes
+from tests.unit.mirrors import VERSION, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,11 +1,9 @@
-"""A mirror's table: whose it is, how far it has come, which columns it can have, and its upkeep."""
+"""A mirror's table: whose it is, how far it has come, which files are touched, and its upkeep."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import shutil
-import sqlite3
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,60 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import delta_files, log_records, mirror, mirrored
+from sidecar import delta_files, log_records
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock, SystemClock
 from sidecar.delivery import Delivery
-from sidecar.errors import SettingsError, SinkError
+from sidecar.errors import SinkError
 from sidecar.files import sync
 from sidecar.mirror import MirrorSink
-from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
+from tests.unit import mirrors
+from tests.unit.mirrors import MIRROR, VERSION, apply, batch, changes, files, held, insert, project
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
-VERSION = "_commit_version"
-START = datetime(2024, 5, 1, 10, tzinfo=UTC)
-ODD = ["x.y", "a b", "Price (EUR), net", "größe", "a`b", 'q"q', "a=b", "_x", "semi;colon", "SELECT", "{curly}", "it's"]
-
-
-def changes(offset: int, columns: dict[str, Any], kind: str = "insert", origin: str = "poll") -> pa.Table:
-    data = pa.table(columns)
-    count = len(data)
-    metadata = {
-        "_change_type": pa.array([kind] * count, pa.string()),
-        VERSION: pa.array([offset] * count, pa.int64()),
-        "_commit_timestamp": pa.array([START] * count, pa.timestamp("us", "UTC")),
-        "_origin": pa.array([origin] * count, pa.string()),
-    }
-    return pa.table({**metadata, **{name: data.column(name) for name in data.column_names}})
-
-
-def batch(first: int, last: int | None = None, **more: Any) -> Batch:
-    return Batch("t", first, last or first, **({"key": ("id",), "log": "a log"} | more))
-
-
-def apply(sink: MirrorSink, offset: int, columns: dict[str, Any], **more: Any) -> None:
-    sink.apply(changes(offset, columns, **more), batch(offset), VERSION)
-
-
-def held(sink: MirrorSink) -> pa.Table:
-    from deltalake import DeltaTable
-
-    return pa.table(DeltaTable(f"{sink.path}/t").to_pyarrow_table()).sort_by("id")
-
-
-def files(sink: MirrorSink) -> dict[str, int]:
-    """Return the table's files and how many rows they have."""
-    from deltalake import DeltaTable
-
-    return {path: pq.read_metadata(path).num_rows for path in DeltaTable(f"{sink.path}/t").file_uris()}
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> MirrorSink:
-    return MirrorSink("lake", path=str(tmp_path / "lake"))
+sink = mirrors.sink
 
 
 # -- whose it is, and how far it has come ------------------------------------------------------------------------------
@@ -240,132 +199,6 @@ def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
         apply(sink, 1, {"id": ["a", None]})
 
 
-# -- columns -----------------------------------------------------------------------------------------------------------
-
-
-def test_columns_that_come_go_and_grow_keep_what_is_there(sink: MirrorSink) -> None:
-    small = {"id": pa.array([1, 2], pa.int32()), "f": pa.array([0.5, 1.5], pa.float32()), "gone": ["a", "b"]}
-    apply(sink, 1, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
-    large = {"id": pa.array([2, 2**40], pa.int64()), "f": [2.5, 0.1], "new": [[1], None]}
-    apply(sink, 2, large | {"d": pa.array([Decimal("12345678.125")] * 2, pa.decimal128(12, 3))})
-    assert held(sink).to_pylist() == [
-        {"id": 1, "f": 0.5, "gone": "a", "d": Decimal("1.500"), "new": None},
-        {"id": 2, "f": 2.5, "gone": None, "d": Decimal("12345678.125"), "new": [1]},
-        {"id": 2**40, "f": 0.1, "gone": None, "d": Decimal("12345678.125"), "new": None},
-    ]
-    # An older batch that is given once more, and a narrower type that still fits.
-    apply(sink, 3, small | {"d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))})
-    assert held(sink).column("f").to_pylist() == [0.5, 1.5, 0.1]
-
-
-@pytest.mark.parametrize("kind", ["current", "history"])
-def test_a_column_of_structs_is_kept_and_its_files_are_joined(tmp_path: Path, kind: str) -> None:
-    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
-    struct = pa.struct([("a", pa.int64()), ("b", pa.string())])
-    for offset, values in enumerate(([{"a": 1, "b": "x"}, None], [{"a": 2, "b": None}, None]), 1):
-        apply(sink, offset, {"id": [1, 2], "s": pa.array(values, struct)})
-    sink._tables["t"].maintain(0)
-    apply(sink, 3, {"id": [2], "s": pa.array([{"a": 3, "b": None}], struct)})
-    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None]
-    assert [(r["id"], r["s"]["a"]) for r in rows] == [(1, 2), (2, 3)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("current", [(1, None), (3, "c"), (4, "d")]),
-        ("marked", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
-        ("history", [(1, None), (2, "b"), (3, "c"), (4, "d")]),
-    ],
-)
-def test_a_column_that_was_dropped_and_came_again_is_another_one(
-    tmp_path: Path, kind: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = MirrorSink("lake", path=str(tmp_path / "lake"), kind=kind)
-
-    def give(offset: int, columns: dict[str, Any], kind: str = "insert", names: tuple[str, ...] = ("id", "v")) -> None:
-        sink.apply(changes(offset, columns, kind), batch(offset, columns=names), VERSION)
-
-    give(1, {"id": [1, 2], "v": ["a", "b"]})
-    give(2, {"id": [2], "v": ["b"]}, "delete")
-    give(3, {"id": [3]}, names=("id",))
-    # Killed between the two steps, and begun again.
-    monkeypatch.setattr("sidecar.delta_table.DeltaMirror._settle", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        give(4, {"id": [3], "v": ["c"]}, "update_postimage")
-    monkeypatch.undo()
-    sink = MirrorSink("lake", path=sink.path, kind=kind)
-    give(4, {"id": [3], "v": ["c"]}, "update_postimage")
-    give(5, {"id": [4], "v": ["d"]})
-    rows = [r for r in held(sink).to_pylist() if r.get("_valid_to") is None or r["id"] == 2]
-    assert [(r["id"], r["v"]) for r in rows] == expected
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (pa.array(["1"]), pa.array([1], pa.int64()), r'column "v" was string and is int64 now'),
-        (pa.array([1], pa.int64()), pa.array([1.5]), r'column "v" was int64 and is double now'),
-    ],
-)
-def test_a_type_that_is_another_is_named(sink: MirrorSink, before: pa.Array, after: pa.Array, said: str) -> None:
-    apply(sink, 1, {"id": [1], "v": before})
-    with pytest.raises(SinkError, match=said):
-        apply(sink, 2, {"id": [1], "v": after})
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        ({"t": pa.array([1], pa.time64("us"))}, r'column "t": a mirror has no type for time64'),
-        ({"t": pa.array([[1]], pa.list_(pa.duration("us")))}, r'column "t": a mirror has no type for duration'),
-        ({"t": pa.nulls(1)}, r'column "t": a mirror has no type for null'),
-        ({"Name": ["a"], "name": ["b"]}, r'columns "Name" and "name" differ only in case'),
-        ({"ID": [5]}, r'columns "id" and "ID" differ only in case'),
-    ],
-)
-def test_what_a_delta_table_cannot_hold_is_named(sink: MirrorSink, column: dict[str, Any], said: str) -> None:
-    with pytest.raises(SinkError, match=said):
-        apply(sink, 1, {"id": [1]} | column)
-
-
-@pytest.mark.parametrize("name", ["two words", "a/b", "größe", "_hidden", "100%", "a=b"])
-def test_a_table_of_any_name_has_a_mirror(sink: MirrorSink, name: str) -> None:
-    for offset in (1, 2):
-        sink.apply(changes(offset, {"id": [offset]}), dataclasses.replace(batch(offset), table=name), VERSION)
-        sink = MirrorSink("lake", path=sink.path)
-    assert len(pq.read_table(mirrored.place(sink.path, name))) == 2
-    assert [p.name for p in Path(sink.path).iterdir()] == [Path(mirrored.place("", name)).name]
-
-
-def test_any_column_name_can_be_read_by_everything(spark: SparkSession, sink: MirrorSink) -> None:
-    import duckdb
-    import polars
-
-    columns = {"id": [1, 2]} | {name: ["v", name] for name in ODD}
-    apply(sink, 1, columns)
-    apply(sink, 2, {"id": [2]} | {name: [f"new {name}"] for name in ODD}, kind="update_postimage")
-    apply(sink, 3, {"id": [3], "a new.one": ["x"]} | {name: pa.nulls(1, pa.string()) for name in ODD})
-    expected = [("v", None)] * len(ODD), [(f"new {name}", None) for name in ODD]
-    found = mirror.dataframe(spark, f"{sink.path}/t").orderBy("id").collect()
-    assert [row.asDict()["a new.one"] for row in found] == [None, None, "x"]
-    assert found[0].asDict() == {"id": 1, "a new.one": None} | dict.fromkeys(ODD, "v")
-    database: Any = duckdb
-    query = f"SELECT * FROM read_parquet({list(files(sink))!r}, union_by_name = true) ORDER BY id"
-    for rows in (
-        held(sink).to_pylist(),
-        polars.read_delta(f"{sink.path}/t").sort("id").to_dicts(),
-        database.sql(query).to_arrow_table().to_pylist(),
-    ):
-        assert [[(row[n], None) for n in ODD] for row in rows[:2]] == list(expected)
-
-
-def test_a_mirror_is_read_wherever_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    sink = MirrorSink("lake", path=str(tmp_path / "100% größe"))
-    apply(sink, 1, {"id": [1, 2]})
-    assert mirror.dataframe(spark, f"{sink.path}/t").count() == 2
-
-
 # -- upkeep ------------------------------------------------------------------------------------------------------------
 
 
@@ -459,129 +292,3 @@ def test_the_delta_log_of_many_commits_is_read_from_a_checkpoint(sink: MirrorSin
     assert list(Path(sink.path, "t", "_delta_log").glob("*.checkpoint.parquet"))
     apply(MirrorSink("lake", path=sink.path), 22, {"id": [99]})
     assert held(sink).column("id").to_pylist() == list(range(1, 23))
-
-
-# -- as a user has it --------------------------------------------------------------------------------------------------
-
-MIRROR = '[sinks.lake]\nformat = "delta"\nmode = "mirror"\npath = "lake"\n'
-TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL)"
-
-
-def project(db: SQLiteFile, more: str, table: str = TABLE) -> Path:
-    db.connection.execute(table)
-    path = db.path.parent.parent / "sidecar.toml"
-    path.write_text(f'[source]\nurl = "{db.url}"\n[tables.t]\n{more}')
-    return path
-
-
-def insert(connection: sqlite3.Connection, key: int, value: str) -> None:
-    connection.execute("INSERT INTO t VALUES (?, ?, '2024-05-01 10:00:00', '2024-05-01 10:00:00')", (key, value))
-
-
-def test_a_mirror_without_a_transform_needs_no_spark(
-    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = project(sqlite_db, MIRROR)
-    insert(sqlite_db.connection, 1, "a")
-
-    def none(*_: object, **__: object) -> None:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr("sidecar.spark.session", none)
-    with sidecar.open(path) as sc:
-        assert sc.run(once=True) == 0
-        sqlite_db.connection.execute("UPDATE t SET v = 'b', updated_at = '2024-05-01 11:00:00'")
-        assert sc.run(once=True) == 0
-    found = held(MirrorSink("lake", path=str(tmp_path / "lake")))
-    assert found.column_names == ["id", "v", "created_at", "updated_at"]
-    assert found.column("v").to_pylist() == ["b"]
-
-
-def test_a_transform_shapes_a_mirror_and_must_keep_its_key(
-    spark: SparkSession, sqlite_db: SQLiteFile, tmp_path: Path
-) -> None:
-    path = project(sqlite_db, MIRROR + 'transform = "mirror_shapes:shape"\n')
-    (tmp_path / "mirror_shapes.py").write_text(
-        "from pyspark.sql import functions as F\n"
-        "def shape(frame):\n    return frame.withColumn('v', F.upper('v')).drop('created_at')\n"
-        "def broken(frame):\n    return frame.withColumnRenamed('id', 'key')\n"
-        "def bare(frame):\n    return frame.drop('_origin')\n"
-    )
-    insert(sqlite_db.connection, 1, "a")
-    with sidecar.open(path) as sc:
-        assert sc.run(spark, once=True) == 0
-    assert held(MirrorSink("lake", path=str(tmp_path / "lake"))).to_pylist()[0] == {
-        "id": 1, "v": "A", "updated_at": "2024-05-01 10:00:00",
-    }  # fmt: skip
-    frame = spark.createDataFrame(changes(1, {"id": [1], "v": ["a"]}))
-    for function, said in (("broken", '"id", a column of the key.*must keep|"id"'), ("bare", '"_origin"')):
-        sink = MirrorSink("pond", f"mirror_shapes:{function}", tmp_path, path=str(tmp_path / "pond"))
-        with pytest.raises(SettingsError, match=said):
-            sink.write(frame, batch(1), VERSION)
-
-
-@pytest.mark.parametrize(
-    ("table", "more", "said"),
-    [
-        (TABLE, MIRROR.replace('"delta"', '"parquet"'), 'write format = "delta"'),
-        (TABLE, MIRROR + 'history = true\non_delete = "mark"\n', "deleted rows stay anyway"),
-        (TABLE, MIRROR.replace('"mirror"', '"append"') + "history = true\n", '"history" is for mode = "mirror"'),
-        (TABLE.replace("v TEXT", "_Valid_To TEXT"), MIRROR + "history = true\n", '"_Valid_To".*"_valid_to".*prefix'),
-        (
-            TABLE.replace("v TEXT", "_deleted_at TEXT"),
-            MIRROR + 'on_delete = "mark"\n',
-            '"_deleted_at".*metadata_prefix',
-        ),
-    ],
-)
-def test_settings_that_no_mirror_can_keep_are_refused_at_the_start(
-    sqlite_db: SQLiteFile, table: str, more: str, said: str
-) -> None:
-    path = project(sqlite_db, more, table)
-    with pytest.raises(SettingsError, match=said), sidecar.open(path) as sc:
-        _ = sc.tracked
-
-
-def test_a_column_that_came_again_has_in_a_mirror_what_it_has_in_the_source(
-    sqlite_db: SQLiteFile, tmp_path: Path
-) -> None:
-    # What a poll has met it does not meet again, as it would within the lookback.
-    path = project(sqlite_db, 'lookback = "1us"\n' + MIRROR)
-    steps = (
-        "",
-        "",
-        "ALTER TABLE t DROP COLUMN v",
-        "ALTER TABLE t ADD COLUMN v TEXT",
-        "ALTER TABLE t ADD COLUMN w TEXT",
-    )
-    for key, step in enumerate(steps, 1):
-        sqlite_db.connection.execute(step)
-        sqlite_db.connection.execute(
-            "INSERT INTO t (id, created_at, updated_at) VALUES (?1, '', strftime('%Y-%m-%d %H:%M:%f'))", (key,)
-        )
-        if key in (1, 4):
-            sqlite_db.connection.execute("UPDATE t SET v = 'a value' WHERE id = ?", (key,))
-        with sidecar.open(path) as sc:
-            assert sc.run(once=True) == 0
-    # Another one, which comes when all of that is over.
-    path.write_text(path.read_text() + MIRROR.replace("lake", "pond"))
-    with sidecar.open(path) as sc:
-        assert sc.run(once=True) == 0
-    source = [
-        dict(zip(("id", "v", "w"), r, strict=True)) for r in sqlite_db.connection.execute("SELECT id, v, w FROM t")
-    ]
-    for name in ("lake", "pond"):
-        assert held(MirrorSink(name, path=str(tmp_path / name))).select(["id", "v", "w"]).to_pylist() == source
-
-
-def test_a_mirror_is_read_by_its_tables_name(spark: SparkSession, sqlite_db: SQLiteFile) -> None:
-    path = project(sqlite_db, MIRROR)
-    with sidecar.open(path) as sc:
-        assert sc.run(once=True) == 0
-        with pytest.raises(SinkError, match="no Delta table yet"):
-            sc.mirror(spark, "t")
-        insert(sqlite_db.connection, 1, "a")
-        assert sc.run(once=True) == 0
-        assert [(r["id"], r["v"]) for r in sc.mirror(spark, "t").collect()] == [(1, "a")]
-        with pytest.raises(SettingsError, match='"u" is not followed'):
-            sc.mirror(spark, "u")
