@@ -69,7 +69,7 @@ def test_a_query_s_position_that_cannot_be_read_keeps_everything(tmp_path: Path)
     log, store = ready(tmp_path)
     queries.save(log, "q", 3)
     path = log.folder / "_positions" / "queries" / "q.json"
-    assert json.loads(path.read_text()) == {"query": "q", "acknowledged": 3}
+    assert json.loads(path.read_text()) == {"query": "q", "acknowledged": 3, "run": ""}
     for text in ("", "[]", '{"query": "q"}'):
         path.write_text(text)
         with pytest.raises(StateDamaged, match=r"q\.json: not a readable position.*Remove the file"):
