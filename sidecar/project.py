@@ -37,7 +37,6 @@ from sidecar.running.lock import StateLock
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from sidecar.log.bases import Base
