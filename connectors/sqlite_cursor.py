@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,8 +224,8 @@ class Cursors:
         closed, tracked = page.closed.get(page.scan.name), page.tracked
         if holds == "text":
             is_shifted = (tracked.name, page.scan.cursor) in self._shifted
-            low = ranges_.lowest(closed, tracked.timezone, offsets=is_shifted)
-            return low, None if at_most is None else ranges_.ceiling(at_most)
+            least = ranges_.lowest(closed, tracked.timezone, offsets=is_shifted)
+            return least, None if at_most is None else ranges_.ceiling(at_most)
         low = _numbers(holds, closed, tracked.timezone)[-1].low
         if at_most is None:
             return low, ""

@@ -1,5 +1,5 @@
-"""In which forms a cursor column holds its times, asked of the file: which units of numbers, numbers or text, texts whose
-digits are another clock's, texts that are no times.
+"""In which forms a cursor column holds its times, asked of the file: numbers or text, in which unit, texts whose digits
+are another clock's, texts that are no times.
 
 A form may appear at any time, in the middle of what is there. What would be passed over for it is looked for at each
 poll, or is an error with an example of each.

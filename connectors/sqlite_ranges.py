@@ -164,7 +164,7 @@ def lowest(closed: int | None, timezone: str | None, *, offsets: bool) -> str | 
 
 def _lowest(closed: int, timezone: str | None, *, offsets: bool) -> str:
     day = _words(closed)[0]
-    return min(day, _words(closed - _ahead(closed, timezone) - FARTHEST)[0]) if offsets else day
+    return min(day, _hour(closed - _ahead(closed, timezone) - FARTHEST)) if offsets else day
 
 
 # Digit by digit, a fraction that is greater is the greater text, however many digits there are. A comma stands before
@@ -202,7 +202,7 @@ def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
     try:
         day, minute, _ = _words(closed)
         # The minute itself is read in part.
-        return _words(closed - _ahead(closed, timezone) - FARTHEST)[0], f"{day}T{minute};"
+        return _hour(closed - _ahead(closed, timezone) - FARTHEST), f"{day}T{minute};"
     except OverflowError:
         return None
 
@@ -219,6 +219,10 @@ def _words(micros: int) -> tuple[str, str, str]:
     moment: datetime = instant(micros)
     text = moment.replace(tzinfo=None, microsecond=0).isoformat()
     return text[:10], text[11:16], text[11:19]
+
+
+def _hour(micros: int) -> str:
+    return f"{instant(micros):%Y-%m-%d %H}"
 
 
 def _ahead(closed: int, timezone: str | None) -> int:
