@@ -17,6 +17,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from connectors import postgres_literals as literals
+from connectors.postgres_connect import Opening
 from connectors.postgres_errors import LOGIN, translated
 from connectors.postgres_view import Connection, Own, Server, View, server, session_of, take
 from sidecar.clock import Clock
@@ -62,6 +63,7 @@ class Session:
         self._server: Server | None = None
         self._monetary = "C"
         self._name: str | None = None
+        self._opening: Opening | None = None
         self.borrower = f"sidecar-{secrets.token_hex(8)}"
         """The name of connections that connectorx makes; no Python object stands for one of them."""
         self.lends = False
@@ -148,8 +150,10 @@ class Session:
             raise translated(error, table, self.where) from None
 
     def cancel(self) -> None:
-        """Have the statement under way break off, here and in the connections that connectorx has; from any thread."""
-        held = self._connection
+        """Have what is under way break off, here and in the connections that connectorx has; from any thread."""
+        opening, held = self._opening, self._connection
+        if opening is not None:
+            opening.break_off()
         if held is None or held.closed:
             return
         with contextlib.suppress(psycopg.Error):
@@ -214,14 +218,17 @@ class Session:
         return _pins(self._source, version, literals.setting(self._monetary), is_local=is_local)
 
     def _connect(self) -> tuple[Connection, Server]:
+        self._opening = Opening(
+            lambda: psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+        )
         try:
-            connection: Connection = psycopg.connect(
-                **self._parameters,  # type: ignore[arg-type]
-                autocommit=True,
-                prepare_threshold=None,
-            )
+            connection = self._opening.result()
         except psycopg.Error as error:
             raise self._refused(error) from None
+        finally:
+            self._opening = None
+        if connection is None:
+            raise SourceUnavailable(f"{self.where}: broken off before there was a connection")
         version = connection.info.server_version
         if version < _OLDEST_VERSION:
             connection.close()

@@ -1,4 +1,4 @@
-"""Tables that are each other's parents, or their own: a change brings the rows that belong to it once, and comes to rest."""
+"""Tables that are each other's parents, or their own: a change brings what belongs to it once, and comes to rest."""
 
 from __future__ import annotations
 
