@@ -33,7 +33,8 @@ SELECT c.oid, n.nspname::text, c.relname::text,
       SELECT c.oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
     SELECT FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.oid LEFT JOIN pg_catalog.pg_am m ON m.oid = x.relam
     WHERE x.relkind = 'f' OR x.relkind = 'r' AND m.amname <> 'heap'),
-  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
+  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT'),
+  c.relkind IN ('r', 'p')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname = %s AND {}
 ORDER BY n.nspname <> 'public', pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1
@@ -49,7 +50,7 @@ SELECT a.attname::text, pg_catalog.format_type(t.oid, b.typmod), t.typname::text
   pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
   (SELECT k.place FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts),
-  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims
+  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims, a.attnum
 FROM pg_catalog.pg_attribute a
 CROSS JOIN LATERAL (
   WITH RECURSIVE base(oid, typmod, depth) AS (
@@ -131,7 +132,7 @@ def describe(session: Session, name: str) -> Table:
         found = session.rows(_FIND.format(_IN_SCHEMA), (path[1], path[0]), table=name)
     if not found:
         raise SettingsError(_unknown(session, name))
-    oid, schema, relation, versioned, readable = found[0]
+    oid, schema, relation, versioned, readable, is_table = found[0]
     known = identity(schema, relation)
     if not readable:
         raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
@@ -139,7 +140,9 @@ def describe(session: Session, name: str) -> Table:
     key: dict[int, str] = {}
     listed = session.rows(_COLUMNS, (oid,), table=known)
     made = _Types(session, {row[9] for row in listed if row[8]}, known)
-    for column, type_, base, builtin, typmod, not_null, allowed, place, made_of, own, own_typmod, dims in listed:
+    # A view is made again whenever it is changed, and shows the same rows.
+    home = f"{session.server.identity.split('/')[0]}/{oid}" if is_table else ""
+    for column, type_, base, builtin, typmod, not_null, allowed, place, made_of, own, own_typmod, dims, at in listed:
         if place is not None:
             key[place] = column
             if not allowed:
@@ -149,7 +152,8 @@ def describe(session: Session, name: str) -> Table:
                 )
         if allowed:
             kind = made.kind(own, own_typmod, dims) if made_of else Kind(base, builtin, typmod)
-            columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind))
+            born = home and f"{home}/{at}"
+            columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind, born=born))
     primary_key = tuple(key[place] for place in sorted(key))
     return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
 

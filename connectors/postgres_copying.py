@@ -20,9 +20,11 @@ def joined(session: Session, name: str) -> Iterator[View]:
     """Hold the snapshot that another connection exports as *name*; SourceUnavailable once that one is gone."""
     assert session.view is None, "a snapshot that is held cannot become another one"
 
+    begin = (BEGIN, f"SET TRANSACTION SNAPSHOT {setting(name)}")
+
     def take() -> View:
         try:
-            cursor = session.connection.execute(f"{BEGIN}; SET TRANSACTION SNAPSHOT {setting(name)}; {VIEW}")
+            cursor = session.connection.execute("; ".join(part for part in (*begin, session.own_pins(), VIEW) if part))
         except psycopg.Error as error:
             if error.sqlstate not in _GONE:
                 raise

@@ -17,8 +17,9 @@ import psycopg
 from psycopg import conninfo, pq
 
 from connectors import postgres_literals as literals
+from connectors.postgres_connect import Opening
 from connectors.postgres_errors import LOGIN, translated
-from connectors.postgres_view import Connection, Server, View, server, take
+from connectors.postgres_view import Connection, Own, Server, View, server, session_of, take
 from sidecar.clock import Clock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
@@ -27,6 +28,8 @@ Rows: TypeAlias = Sequence[tuple[Any, ...]]
 
 _SOON = 1.0
 """Seconds for which a server is waited for that is to cancel a statement."""
+
+_OWN = Own()
 
 _OLDEST_VERSION = 130000  # the first with pg_current_snapshot()
 
@@ -59,6 +62,8 @@ class Session:
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._monetary = "C"
+        self._name: str | None = None
+        self._opening: Opening | None = None
         self.borrower = f"sidecar-{secrets.token_hex(8)}"
         """The name of connections that connectorx makes; no Python object stands for one of them."""
         self.lends = False
@@ -145,8 +150,10 @@ class Session:
             raise translated(error, table, self.where) from None
 
     def cancel(self) -> None:
-        """Have the statement under way break off, here and in the connections that connectorx has; from any thread."""
-        held = self._connection
+        """Have what is under way break off, here and in the connections that connectorx has; from any thread."""
+        opening, held = self._opening, self._connection
+        if opening is not None:
+            opening.break_off()
         if held is None or held.closed:
             return
         with contextlib.suppress(psycopg.Error):
@@ -161,6 +168,8 @@ class Session:
 
     def close(self) -> None:
         held, self._connection = self._connection, None
+        _OWN.names.discard(self.borrower)
+        _OWN.sessions.discard(self._name or "")
         self.view = self.exported = None
         if held is not None:
             with contextlib.suppress(psycopg.Error):
@@ -169,9 +178,12 @@ class Session:
     def url(self) -> str | None:
         """Return this connection for connectorx, which has a client of its own; None where it would be another one.
 
-        Settings that it does not know may say who may see which rows (`options`), or whom to trust (certificates).
+        Settings that it does not know may say who may see which rows (`options`), or whom to trust (certificates). Nor
+        does it keep to one transaction, which is all that holds settings behind a pooler.
         """
         held = self.connection
+        if self._name is None:
+            return None
         usual = {str(d.keyword, "ascii"): str(d.compiled or b"", "ascii") for d in pq.Conninfo.get_defaults()}
         usual["sslcertmode"] = "allow"  # libpq fills it in
         given = {k: v for k, v in held.info.get_parameters().items() if v and v != usual.get(k)}
@@ -191,30 +203,49 @@ class Session:
 
         The last of the pins is the promise that nothing is written, kept by the server even outside a snapshot.
         """
+        return self._pins(is_local=False)
+
+    def own_pins(self) -> str:
+        """Return what a transaction is to begin with: the pins, if they are not the session's.
+
+        Behind a pooler the next transaction may be in another session, and this session serve another client.
+        """
+        _ = self.connection
+        return "" if self._name is not None else self._pins(is_local=True)
+
+    def _pins(self, *, is_local: bool) -> str:
         version = self.connection.info.server_version
-        return _pins(self._source, version, literals.setting(self._monetary))
+        return _pins(self._source, version, literals.setting(self._monetary), is_local=is_local)
 
     def _connect(self) -> tuple[Connection, Server]:
+        self._opening = Opening(
+            lambda: psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+        )
         try:
-            connection: Connection = psycopg.connect(
-                **self._parameters,  # type: ignore[arg-type]
-                autocommit=True,
-                prepare_threshold=None,
-            )
+            connection = self._opening.result()
         except psycopg.Error as error:
             raise self._refused(error) from None
+        finally:
+            self._opening = None
+        if connection is None:
+            raise SourceUnavailable(f"{self.where}: broken off before there was a connection")
         version = connection.info.server_version
         if version < _OLDEST_VERSION:
             connection.close()
             raise SettingsError(f"{self.where}: PostgreSQL {version // 10_000} is too old; Sidecar needs 13 or newer")
         try:
-            pinned = connection.execute(_pins(self._source, version, _MONETARY)).fetchone()
+            self._name = session_of(connection)
+            pins = _pins(self._source, version, _MONETARY, is_local=False)
+            pinned = connection.execute(f"SELECT {_MONETARY}" if self._name is None else pins).fetchone()
             assert pinned is not None
             self._monetary = pinned[0]
             reached = server(connection)
         except psycopg.Error as error:
             connection.close()
             raise translated(error, None, self.where) from None
+        if self._name is not None:
+            _OWN.sessions.add(self._name)
+            _OWN.names.add(self.borrower)
         return connection, reached
 
     def _refused(self, error: psycopg.Error) -> SidecarError:
@@ -247,7 +278,7 @@ class Session:
             return take()
 
     def _view(self) -> View:
-        found = take(self.connection, self.server)
+        found = take(self.connection, self.server, self.own_pins(), _OWN)
         if found is None:
             # Promoted while the connection was held: it is another server now.
             self._server = server(self.connection)
@@ -267,7 +298,7 @@ class Session:
             self.close()
 
 
-def _pins(source: Source, version: int, monetary: str) -> str:
+def _pins(source: Source, version: int, monetary: str, *, is_local: bool) -> str:
     pins: dict[str, str] = {
         "TimeZone": "UTC",
         "DateStyle": "ISO, YMD",
@@ -282,7 +313,7 @@ def _pins(source: Source, version: int, monetary: str) -> str:
         "default_transaction_read_only": "on",
     }
     settings = {"lc_monetary": monetary, **{k: f"'{v}'" for k, v in pins.items()}}
-    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', {v}, false)" for k, v in settings.items())
+    return "SELECT " + ", ".join(f"pg_catalog.set_config('{k}', {v}, {is_local})" for k, v in settings.items())
 
 
 def _parameters(source: Source) -> Mapping[str, object]:

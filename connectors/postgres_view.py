@@ -5,7 +5,7 @@ A snapshot is one transaction, `REPEATABLE READ READ ONLY`: it needs no right bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import psycopg
@@ -69,6 +69,16 @@ class Server:
     sees_sessions: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """This process's sessions, all of them read-only: by what `session_of` says of them, or by their names."""
+
+    sessions: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+
+NOBODY = Own()
+
 # The timeline of what is being written now; a standby only knows that of its last restart point.
 _SERVER = (
     "SELECT system_identifier::text || '/' || CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
@@ -80,9 +90,17 @@ _SERVER = (
 
 _SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 
+# Anyone may see of a session of their own when it began.
+_SESSION = (
+    "SELECT pid, pg_catalog.concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::int8)"
+    " FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())"
+)
+
 # To be read before the snapshot is taken: of a transaction that ends in between, one of the two must know; one that
 # begins in between has a later clock. The prepared ones are looked up last: what is prepared meanwhile was still a
-# session. Vacuum and senders of WAL write no rows, nor do another database's sessions.
+# session. Vacuum and senders of WAL write no rows, nor do another database's sessions, nor this process's own, which
+# are read-only: a copy would hold the polls' horizon for as long as its snapshot. Process ids come again; together with
+# the instant at which the session began, they name one session of one server.
 #
 # A session with track_activities off does not say what it does: then the numbers have to do.
 _RUNNING = """\
@@ -102,6 +120,8 @@ SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who
     FROM pg_catalog.pg_stat_activity
     WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
     AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
+    AND pg_catalog.concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::int8) <> ALL (%s)
+    AND coalesce(application_name, '') <> ALL (%s)
     ORDER BY xact_start LIMIT 1
 ) AS oldest ON true"""
 
@@ -127,11 +147,22 @@ def server(connection: Connection) -> Server:
     return Server(identity, standby, sees[0] and not standby)
 
 
-def take(connection: Connection, reached: Server) -> View | None:
-    """Begin a transaction on *connection*, and return what its snapshot is; None if *reached* is a standby no more."""
+def session_of(connection: Connection) -> str | None:
+    """Return what names *connection*'s session among all of its server; None behind a pooler, which gives a process id
+    of its own, and whose sessions serve others as well.
+    """
+    row = connection.execute(_SESSION).fetchone()
+    return row[1] if row is not None and row[0] == connection.info.backend_pid else None
+
+
+def take(connection: Connection, reached: Server, pins: str = "", own: Own = NOBODY) -> View | None:
+    """Begin a transaction on *connection*, and return what its snapshot is; None if *reached* is a standby no more.
+
+    *pins* is a SELECT of settings that are to hold in it. Nothing that *own* sessions do is waited for.
+    """
     running = replayed = None
     if reached.sees_sessions:
-        seen = connection.execute(_RUNNING).fetchone()
+        seen = connection.execute(_RUNNING, (list(own.sessions), list(own.names))).fetchone()
         assert seen is not None
         *what, hidden = seen
         running = None if hidden else Running(*what)
@@ -141,8 +172,9 @@ def take(connection: Connection, reached: Server) -> View | None:
         replayed, standby = last
         if not standby:
             return None
-    cursor = connection.execute(f"{BEGIN}; {VIEW}")
-    cursor.nextset()
+    cursor = connection.execute("; ".join(part for part in (BEGIN, pins, VIEW) if part))
+    while cursor.nextset():
+        pass
     row = cursor.fetchone()
     assert row is not None
     xmin, xmax, given, now = map(int, row)

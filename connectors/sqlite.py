@@ -115,8 +115,8 @@ class SQLiteConnector(SourceConnector):
             if tracked.deleted_when:
                 _check_condition(connection, tracked)
             memory = self._cursors.recalled(connection, tracked, memory)
-        now = self.source.clock.now()
-        return Horizon(now=now, settled=now, memory=memory)
+            settled = self._cursors.settled(connection, tracked)
+        return Horizon(now=self.source.clock.now(), settled=settled, memory=memory)
 
     def greatest(self, page: Page, at_most: int | None) -> int | None:
         if page.scan.cursor is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors import sqlite_forms as forms
 from connectors import sqlite_ranges as ranges_
 from connectors import sqlite_types as types
 from connectors.sqlite_query import column, members, page_statements
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sidecar")
 
-_NEWEST = 500
 _FEW, _CHUNK = 8, 200
 _DATE = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.,][0-9]{1,9})?)?"
 _READING = f"^{_DATE}([ T]{_TIME})?$"
 _UTC = f"^{_DATE}([ T]{_TIME}Z?)?$"
-_ZONED = f"^{_DATE}[ T]{_TIME} ?(Z|UTC|[-+][0-9]{{2}}(:?[0-9]{{2}})?)$"
-_BEHIND = "^.{11}.*-[0-9]{2}(:?[0-9]{2})?$"
+_OFFSET = "[0-9]{2}(:?[0-9]{2}){0,2}( UTC)?"
+_ZONED = f"^{_DATE}.[0-9:.,]+ ?([Zz]|UTC|[-+]{_OFFSET})$"
+_BEHIND = f"^.{{11}}.*-{_OFFSET}$"
 
 
 class Cursors:
@@ -49,6 +49,7 @@ class Cursors:
         self._shifted: set[tuple[str, str]] = set()
         self._ordered: dict[tuple[object, ...], bool] = {}
         self._warned: set[tuple[str, str, str]] = set()
+        self._looks = forms.Looks(file.source.clock)
 
     @property
     def path(self) -> Path:
@@ -62,11 +63,14 @@ class Cursors:
             return [Range()], indexed
         closed = page.closed.get(page.scan.name)
         holds = self.holds(connection, page, name)
-        offsets = False
-        if holds == "text" and closed is not None:
-            # Without an index every value is looked at anyway.
-            offsets = not indexed or self._is_shifted(connection, page, name, closed)
-        return _stretches(holds, closed, page.tracked.timezone, offsets=offsets), indexed
+        if holds != "text":
+            return _numbers(holds, closed, page.tracked.timezone), indexed
+        # Without an index every value is looked at anyway.
+        offsets = closed is not None and (not indexed or self._is_shifted(connection, page, name, closed))
+        strays = None
+        if indexed and (low := ranges_.lowest(closed, page.tracked.timezone, offsets=offsets)) is not None:
+            strays = forms.strays(connection, page.tracked, name, low)
+        return ranges_.texts(closed, page.tracked.timezone, offsets=offsets, strays=strays), indexed
 
     def raw(self, connection: sqlite3.Connection, page: Page, position: Position | None) -> Position | None:
         """Return *position* as it stands in the file: a number that was delivered as text is one again."""
@@ -91,15 +95,15 @@ class Cursors:
         tracked = page.tracked
         described = tracked.table.column(name)
         assert described is not None
-        if pa.types.is_integer(described.arrow):
-            return "integer"
-        if pa.types.is_floating(described.arrow):
-            return "real"
+        if pa.types.is_integer(described.arrow) or pa.types.is_floating(described.arrow):
+            if page.after is None:
+                forms.check_unit(connection, tracked, name)
+            return "integer" if pa.types.is_integer(described.arrow) else "real"
         if not types.keeps_numbers(described.type):
             return "text"
         known = self._holds.get((tracked.name, name))
         if page.after is None or known is None:
-            known = self._holds[(tracked.name, name)] = _numbers_or_text(connection, tracked, name)
+            known = self._holds[(tracked.name, name)] = forms.numbers_or_text(connection, tracked, name)
         return known
 
     def indexed(self, connection: sqlite3.Connection, page: Page) -> bool:
@@ -117,6 +121,8 @@ class Cursors:
         described = tracked.table.column(name)
         assert described is not None
         closed, holds = page.closed.get(page.scan.name), self.holds(connection, page, name)
+        if holds == "text" and closed is not None and self.indexed(connection, page):
+            self._is_shifted(connection, page, name, closed)
         low, top = self._ends(holds, page, at_most)
         order, count = column(tracked, name), _FEW
         home = {"integer": (int,), "real": (float, int), "text": (str,)}.get(holds, (int, float))
@@ -199,7 +205,7 @@ class Cursors:
         known = self._holds.get((tracked.name, name), "text")
         if known == "text" and types.keeps_numbers(_declared(tracked, name)):
             with self._file.reading(tracked.name) as connection:
-                known = self._holds[(tracked.name, name)] = _numbers_or_text(connection, tracked, name)
+                known = self._holds[(tracked.name, name)] = forms.numbers_or_text(connection, tracked, name)
         return known
 
     def _warn(self, tracked: Tracked, name: str, key: str) -> None:
@@ -216,13 +222,11 @@ class Cursors:
         has met yet apart.
         """
         closed, tracked = page.closed.get(page.scan.name), page.tracked
-        is_shifted = (tracked.name, page.scan.cursor) in self._shifted
-        found = _stretches(holds, closed, tracked.timezone, offsets=is_shifted)
         if holds == "text":
-            # Of several stretches the first ones hold no times.
-            low = None if closed is None or len(found) == 1 else found[min(2, len(found) - 1)].low
-            return low, None if at_most is None else ranges_.ceiling(at_most)
-        low = found[-1].low
+            is_shifted = (tracked.name, page.scan.cursor) in self._shifted
+            least = ranges_.lowest(closed, tracked.timezone, offsets=is_shifted)
+            return least, None if at_most is None else ranges_.ceiling(at_most)
+        low = _numbers(holds, closed, tracked.timezone)[-1].low
         if at_most is None:
             return low, ""
         if holds == "integer":
@@ -233,32 +237,42 @@ class Cursors:
         return low, cursor.in_unit(at_most + ranges_.FARTHEST, holds) + 1 if holds else ""
 
     def _is_shifted(self, connection: sqlite3.Connection, page: Page, name: str, closed: int) -> bool:
-        """Return whether the column holds values whose digits are behind its clock's, as far as is known."""
+        """Return whether the column holds values whose digits are behind its clock's, as far as is known.
+
+        All are looked at of which one could lie above *closed* and be missed, whoever has written it meanwhile; where
+        they are many, not at each poll (`settled`).
+        """
         tracked = page.tracked
-        known = (tracked.name, name) in self._shifted
-        if known or page.after is not None or (window := ranges_.window(closed, tracked.timezone)) is None:
-            return known
-        where = column(tracked, name)
-        behind = ranges_.behind(tracked.timezone).replace("{c}", "c")
-        found = connection.execute(
-            f"SELECT 1 FROM (SELECT {where} AS c FROM {quoted(tracked.name)} WHERE {where} >= ? AND {where} < ? "
-            f"ORDER BY {where} DESC LIMIT {_NEWEST}) WHERE {behind} LIMIT 1",
-            window,
-        ).fetchone()
-        if found:
-            self._shifted.add((tracked.name, name))
-        return found is not None
+        key = (tracked.name, name)
+        if key not in self._shifted and self._looks.are_due(key):
+            with self._looks.made(key, self._state(connection)):
+                if forms.holds_behind(connection, tracked, name, closed):
+                    self._shifted.add(key)
+        return key in self._shifted
+
+    def settled(self, connection: sqlite3.Connection, tracked: Tracked) -> int:
+        """Return until when it is known in which forms *tracked*'s cursor columns hold their times, once a poll has
+        looked that begins now: what has come since may have been passed over, and is not to be closed.
+        """
+        texts = {p.cursor for p in tracked.passes if p.cursor and _is_text(tracked, p.cursor)}
+        state = self._state(connection) if texts else None
+        return min(
+            (self._looks.settled((tracked.name, n), state) for n in texts if (tracked.name, n) not in self._shifted),
+            default=self._file.source.clock.now(),
+        )
+
+    def _state(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """Return what is another one once anything has been written."""
+        return self._file.generation, connection.execute("PRAGMA data_version").fetchone()[0]
 
 
-def _stretches(holds: str, closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:
-    """Return where the values of a column that *holds* that are above *closed*."""
+def _numbers(holds: str, closed: int | None, timezone: str | None) -> list[Range]:
+    """Return where the values of a column that *holds* numbers are above *closed*."""
     if holds == "integer":
         return ranges_.integers(closed)
     if holds == "real":
         return ranges_.reals(closed)
-    if holds != "text":
-        return ranges_.counts(closed, holds, timezone) if holds else [Range()]
-    return ranges_.texts(closed, timezone, offsets=offsets)
+    return ranges_.counts(closed, holds, timezone) if holds else [Range()]
 
 
 def plan(connection: sqlite3.Connection, page: Page) -> list[str]:
@@ -330,40 +344,6 @@ def _declared(tracked: Tracked, name: str) -> str:
     described = tracked.table.column(name)
     assert described is not None
     return described.type
-
-
-def _numbers_or_text(connection: sqlite3.Connection, tracked: Tracked, name: str) -> str:
-    """Return `text`, or the unit of the column's numbers; SettingsError if it holds both, or two units."""
-    where = column(tracked, name)
-    listed: tuple[Scalar, ...] = tracked.not_deleted if name == tracked.deleted_at else ()
-    but = f" AND {where} NOT IN ({', '.join('?' * len(listed))})" if listed else ""
-
-    def first(condition: str, *values: Scalar, order: str = "") -> Scalar:
-        table = quoted(tracked.name)
-        sql = f"SELECT {where} FROM {table} WHERE {where} {condition}{but} ORDER BY {where} {order} LIMIT 1"
-        row: Sequence[Scalar] | None = connection.execute(sql, (*values, *listed)).fetchone()
-        return None if row is None else row[0]
-
-    # Numbers stand before text, and '' is the first text.
-    number = first("< ?", "", order="DESC")
-    if number is None:
-        return "text"
-    text = first(">= ?", "")
-    say = f'table "{tracked.name}": cursor column "{name}" (declared {_declared(tracked, name) or "without a type"})'
-    if text is not None:
-        raise SettingsError(
-            f"{say} holds numbers and text, for example {number!r} and {text!r}: they have no common order in time. "
-            "Write one form in all rows, or choose another cursor column"
-        )
-    assert isinstance(number, (int, float))
-    last = cursor.unit_of(number)
-    least = first(f">= {ranges_.FIRST_JULIAN} AND {where} < ?", "")
-    if isinstance(least, (int, float)) and last is not None and cursor.unit_of(least) not in (last, None):
-        raise SettingsError(
-            f"{say} counts time in two units, for example {least!r} and {number!r}. Write one unit in all rows, or "
-            "choose another cursor column"
-        )
-    return last or ""
 
 
 def _is_number(connection: sqlite3.Connection, tracked: Tracked, name: str, number: Scalar, text: Scalar) -> bool:

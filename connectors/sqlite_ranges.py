@@ -21,12 +21,22 @@ from sidecar.model import Scalar
 FIRST_EPOCH, FIRST_JULIAN = 10**8, 2_378_497
 """Numbers below (before March 1973 in seconds, 1800 in Julian days) are no times in a column declared for times."""
 
+UNITS: dict[str, tuple[int, int]] = {
+    "julian": (FIRST_JULIAN, 2_500_000),
+    "s": (FIRST_EPOCH, 10**10),
+    "ms": (10**11, 10**13),
+    "us": (10**14, 10**16),
+    "ns": (10**17, 10**19),
+}
+"""From which number to below which one each unit counts times, in ascending order. What lies between is no time."""
+
 _HOUR = 3600 * SECOND
 FARTHEST = 14 * _HOUR
 """No zone is farther from UTC than this."""
 
 # 0001-01-01 is what an unset time looks like in .NET; it is a time, and a table may be full of it.
-_NO_TIMES = (("", "0001-01-01"), ("0001-01-02", "1753-"))
+FIRST_YEAR = "1753-"
+_NO_TIMES = (("", "0001-01-01"), ("0001-01-02", FIRST_YEAR))
 _Z = " OR substr({c}, -1) IN ('Z', 'z', 'C')"
 _OLDEST = -6_847_804_800 * SECOND  # 1753-01-01
 
@@ -96,51 +106,76 @@ def counts(closed: int | None, unit: str, timezone: str | None) -> list[Range]:
         bound = in_unit(closed - _ahead(closed, timezone), unit)
     except OverflowError:
         return [Range()]
-    first = FIRST_JULIAN if unit == "julian" else FIRST_EPOCH
-    return [Range(bound, beyond=True)] if bound < first else [Range(None, first), Range(bound, beyond=True)]
+    # Where a column holds but one unit, what is below its times is none.
+    first = UNITS[unit][0]
+    return [Range()] if bound < first else [Range(None, first), Range(bound, beyond=True)]
 
 
-def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Range]:
+def texts(
+    closed: int | None, timezone: str | None, *, offsets: bool, strays: Sequence[Range] | None = None
+) -> list[Range]:
     """Return where text is above *closed* (microseconds, of UTC or of *timezone*'s clock), or is no time at all.
 
     *offsets* says that values are there whose digits are not those of that clock: every value since the day before is
-    then looked at, in the index alone where there is one.
+    then looked at, in the index alone where there is one. *strays* are where between the years texts stand that are no
+    times; if nobody has looked, every text that is no year's is let through.
     """
     if closed is None or closed < _OLDEST:
         return [Range()]
     odd = [Range(low, high) for low, high in _NO_TIMES]
     try:
+        low = _lowest(closed, timezone, offsets=offsets)
         day, minute, second = _words(closed)
         following = _words(closed + 24 * _HOUR)[0]
     except OverflowError:
         return [*odd, Range("9999-12-31")]
+    odd += [Range(FIRST_YEAR, low, only="substr({c}, 5, 1) <> '-'")] if strays is None else strays
+    weeks = Range(f"{int(day[:4]) - 1:04}-W5", f"{int(day[:4]) - 1:04}-X")
+    if day[5:] <= "01-04" and low >= str(weeks.high):
+        # The last week of a year, by its number, reaches into the next one.
+        odd = sorted([*odd, weeks], key=lambda each: str(each.low))
     if offsets:
-        ahead = _ahead(closed, timezone)
-        first = " ".join(_words(closed - ahead - FARTHEST)[:2])
         only = (
             f"CASE WHEN {zoned(timezone)} THEN coalesce(CAST(strftime('%s', {{c}}) AS INTEGER) >= ?, 1) "
-            "ELSE {c} >= ? AND (length({c}) < 17 OR substr({c}, 12, 8) >= ?) END"
+            "ELSE substr({c}, 6, 1) = 'W' OR "
+            "({c} >= ? AND (substr({c}, 14, 1) || substr({c}, 17, 1) <> '::' OR substr({c}, 12, 8) >= ?)) END"
         )
         # What SQLite cannot read as a time is let through: the core decides.
-        values = ((closed - ahead) // SECOND, day, second)
-        return [*odd, Range(first, following, only=only, values=values), Range(following)]
-    # 'D HH:MM' stands for the whole minute, 'D' for the whole day.
-    blank, letter = (f"{day}{sign}{minute}" for sign in " T")
-    return [
-        *odd,
-        Range(day, f"{day} "),
-        Range(blank, f"{day}T", only=_ABOVE, values=(blank, *_instants(f"{day} {second}", closed))),
-        Range(letter, only=_ABOVE, values=(letter, *_instants(f"{day}T{second}", closed))),
-    ]
+        values = ((closed - _ahead(closed, timezone)) // SECOND, day, second)
+        return [*odd, Range(low, following, only=only, values=values), Range(following)]
+    found = [Range(day, f"{day} 0")]
+    for sign, end in ((" ", f"{day}T"), ("T", None)):
+        # 'D HH:MM' stands for the whole minute, 'D' for the whole day; 'D HHMM' stands before 'D HH:'.
+        hour, at = f"{day}{sign}{minute[:2]}", f"{day}{sign}{minute}"
+        found.append(Range(f"{hour}0", f"{hour}:"))
+        found.append(Range(at, end, only=_ABOVE, values=(f"{at}:", *_instants(f"{day}{sign}{second}", closed))))
+    return [*odd, *found]
+
+
+def lowest(closed: int | None, timezone: str | None, *, offsets: bool) -> str | None:
+    """Return a text at or below every time above *closed*; arguments as those of `texts`."""
+    if closed is None or closed < _OLDEST:
+        return None
+    try:
+        return _lowest(closed, timezone, offsets=offsets)
+    except OverflowError:
+        return "9999-12-31"
+
+
+def _lowest(closed: int, timezone: str | None, *, offsets: bool) -> str:
+    day = _words(closed)[0]
+    return min(day, _hour(closed - _ahead(closed, timezone) - FARTHEST)) if offsets else day
 
 
 # Digit by digit, a fraction that is greater is the greater text, however many digits there are. A comma stands before
 # the point, whatever follows.
-_ABOVE = "{c} = ? OR ({c} > ? AND {c} NOT IN (?, ?)) OR ({c} > ? AND {c} < ?)"
+_ABOVE = "{c} < ? OR ({c} > ? AND {c} NOT IN (?, ?)) OR ({c} > ? AND {c} < ?)"
 
 
 def _instants(second: str, closed: int) -> tuple[str, ...]:
-    """Return, after the minute's own text, the values of `_ABOVE`: the closed instant, and others of its second."""
+    """Return, after the end of the minute's own texts, the values of `_ABOVE`: the closed instant, and others of its
+    second.
+    """
     point = f"{second}.{closed % SECOND:06}"
     return point, f"{point}Z", f"{second}Z", f"{second},", f"{second}-"
 
@@ -150,25 +185,26 @@ def zoned(timezone: str | None) -> str:
 
     Put so that it costs a fifth of a GLOB; a date's own dashes do not count.
     """
-    signs = "instr(substr({c}, -6), '-') OR instr(substr({c}, -6), '+')"
+    signs = "instr(substr({c}, 12), '-') OR instr(substr({c}, 12), '+')"
     return f"length({{c}}) > 11 AND ({signs}{_Z if timezone else ''})"
 
 
 def behind(timezone: str | None) -> str:
     """Return a condition over `{c}`: its digits may be behind those of its clock, so that a bound would miss it."""
     # Ahead is no matter: such rows are read, and dropped. Under a zone ahead of UTC, a Z is behind.
-    return zoned(timezone) if timezone else "length({c}) > 11 AND instr(substr({c}, -6), '-')"
+    return zoned(timezone) if timezone else "length({c}) > 11 AND instr(substr({c}, 12), '-')"
 
 
 def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
-    """Return the two texts between which such values could lie above *closed*; None if it is no time of a calendar."""
+    """Return the two texts between which such values could lie above *closed*, and be missed; None if it is no time of
+    a calendar.
+    """
     try:
-        ahead = _ahead(closed, timezone)
-        first, last = " ".join(_words(closed - ahead - FARTHEST)[:2]), _words(closed + 24 * _HOUR)[0]
+        day, minute, _ = _words(closed)
+        # The minute itself is read in part.
+        return _hour(closed - _ahead(closed, timezone) - FARTHEST), f"{day}T{minute};"
     except OverflowError:
         return None
-    # Under a timezone ahead of UTC, a Z is behind it, too.
-    return first, last
 
 
 def ceiling(at_most: int) -> str | None:
@@ -183,6 +219,10 @@ def _words(micros: int) -> tuple[str, str, str]:
     moment: datetime = instant(micros)
     text = moment.replace(tzinfo=None, microsecond=0).isoformat()
     return text[:10], text[11:16], text[11:19]
+
+
+def _hour(micros: int) -> str:
+    return f"{instant(micros):%Y-%m-%d %H}"
 
 
 def _ahead(closed: int, timezone: str | None) -> int:

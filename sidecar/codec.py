@@ -110,6 +110,7 @@ def dump_watermark(mark: Watermark) -> str:
             "job": mark.job and _dump_job(mark.job),
             "finished": mark.finished,
             "version": mark.version,
+            "born": mark.born,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -138,6 +139,7 @@ def load_watermark(text: str | bytes) -> Watermark:
         job=raw["job"] and _load_job(raw["job"]),
         finished=raw["finished"],
         version=raw["version"],
+        born=raw.get("born", {}),
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 

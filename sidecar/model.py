@@ -53,7 +53,8 @@ class Column:
     """A column of a source table: its exact name, the source's word for its type, and the type it arrives in.
 
     `detail` is what its connector wants to know of it when it reads it. `variant`: it holds JSON as text, which Spark
-    is to see as a VARIANT.
+    is to see as a VARIANT. `born` is `database/table/column`, by what the source never gives to another one
+    that it makes under the same name; '' where there is no telling.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Column:
     nullable: bool = True
     detail: object = None
     variant: bool = False
+    born: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +358,8 @@ class Watermark:
     `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
     and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
     `job` is the backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the
-    `backfill_version` under which the table's rows have come.
+    `backfill_version` under which the table's rows have come. `born` is what the connector says of columns
+    (`Column.born`), by name.
     """
 
     settings: str
@@ -376,6 +379,7 @@ class Watermark:
     job: Job | None = None
     finished: str | None = None
     version: str | None = None
+    born: Mapping[str, str] = field(default_factory=dict)
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

@@ -35,7 +35,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING, Records
@@ -107,7 +107,8 @@ def fresh_watermark(tracked: Tracked) -> Watermark:
     """Return the watermark of a table that has never been polled."""
     kind = horizon.kind_of(tracked, tracked.passes[0])
     # All rows are still to come, so they come under the version of today.
-    return Watermark(settings(tracked), kind=kind, unit=tracked.unit, version=tracked.backfill_version)
+    born = recreated.born(tracked)
+    return Watermark(settings(tracked), kind=kind, unit=tracked.unit, version=tracked.backfill_version, born=born)
 
 
 def check_settings(tracked: Tracked, mark: Watermark) -> None:
@@ -169,10 +170,9 @@ def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pu
 def with_added(
     connector: SourceConnector, tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark
 ) -> Watermark:
-    """Return *mark*; with new columns, where `backfill_added` asks for it, one under which all rows come again."""
-    if not tracked.backfill_added or all(c.kind != "added" for c in log.changes(change_schema(tracked))):
-        return mark
-    check_schema(tracked, log)
+    """Return *mark*; where columns are new, or are others by the same name, one under which all rows come again."""
+    if not recreated.wants_all(tracked, log, mark.born):
+        return dataclasses.replace(mark, born=recreated.born(tracked))
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,

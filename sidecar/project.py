@@ -30,6 +30,7 @@ from sidecar.log.storage import AnyPath, make_folder
 from sidecar.mirrors import mirror
 from sidecar.model import PassMark, PassName, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark
+from sidecar.polls import recreated
 from sidecar.polls.changes import change_schema
 from sidecar.polls.deliveries import NOTHING
 from sidecar.running import standing
@@ -237,9 +238,7 @@ class Sidecar:
     def accept_schema(self, table: str) -> list[str]:
         """Let the log of *table* go on with the columns that it has now, whatever they were; return what has changed.
 
-        The position stays; unless a column was added and `backfill_added` asks for all rows again. Changes from before
-        a column's type was changed are read apart from those after it. SettingsError if the key or a cursor is another:
-        a position in the old one means nothing then.
+        Changes from before a type was changed are read apart. SettingsError if it is the key's or a cursor's.
         """
         tracked = self.settled(self._known(table))
         store, log = self.store, self.log(tracked.name)
@@ -253,13 +252,14 @@ class Sidecar:
                 f'table "{tracked.name}": {other[0]}, and its position is made of it. To begin again: '
                 f"sidecar watermark reset {tracked.name}"
             )
-        if found and tracked.backfill_added and any(c.kind == "added" for c in found):
+        anew = () if mark is None else recreated.changes(mark.born, tracked)
+        if anew or (tracked.backfill_added and any(c.kind == "added" for c in found)):
             self._move(tracked, {})
         elif found and mark is not None:
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             log.append(mark.offset, now.empty_table(), mark, NOTHING, committed=self.clock.now(), origin="poll")
             store.save(tracked.name, mark, NOTHING)
-        return [str(change) for change in found]
+        return [*map(str, found), *anew]
 
     def request_backfill(
         self,

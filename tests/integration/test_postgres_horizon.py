@@ -214,3 +214,18 @@ def test_a_session_that_hides_what_it_does_is_seen_by_its_number(pg: Database, m
         writer.execute("COMMIT")
     assert during.settled is not None
     assert during.settled <= before.now
+
+
+def test_a_copy_of_this_process_holds_no_horizon_and_another_client_s_does(
+    pg: Database, connector: PostgresConnector, monitor: PostgresConnector
+) -> None:
+    quiet = look(monitor)
+    with connector.copying():
+        during = look(monitor, quiet.memory)
+        assert during.hold is None
+        assert during.settled is not None
+        assert during.settled > quiet.now
+        with pg.connect() as other:
+            other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            (began,) = other.execute("SELECT (extract(epoch FROM now()) * 1000000)::int8").fetchone() or (None,)
+            assert look(monitor, during.memory).settled == began
