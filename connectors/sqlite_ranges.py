@@ -112,6 +112,7 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
     try:
         day, minute, second = _words(closed)
         following = _words(closed + 24 * _HOUR)[0]
+        over = "T".join(_words(closed + SECOND)[::2])
     except OverflowError:
         return [*odd, Range("9999-12-31")]
     if offsets:
@@ -130,7 +131,9 @@ def texts(closed: int | None, timezone: str | None, *, offsets: bool) -> list[Ra
         *odd,
         Range(day, f"{day} "),
         Range(blank, f"{day}T", only=_ABOVE, values=(blank, *_instants(f"{day} {second}", closed))),
-        Range(letter, only=_ABOVE, values=(letter, *_instants(f"{day}T{second}", closed))),
+        Range(letter, over, only=_ABOVE, values=(letter, *_instants(f"{day}T{second}", closed))),
+        # Apart from those of the closed second, all are above: nearly all that a poll finds, and not a look at each.
+        Range(over),
     ]
 
 

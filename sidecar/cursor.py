@@ -36,6 +36,8 @@ PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 DAY = 86_400 * SECOND
 _DIGITS: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
 _JULIAN, _JULIAN_EPOCH = (2_378_497, 2_500_000), 2_440_587.5
+_FEW = 16
+"""Values that are read one by one sooner than Arrow is asked."""
 _YEAR_ONE = -62_135_596_800 * SECOND  # Python's first; earlier times are none to `from_text`
 _YEAR_10000 = 253_402_300_800 * SECOND
 _CALENDAR, _FINER = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]|$)", re.ASCII), re.compile(r"[.,]\d{7}")
@@ -297,7 +299,7 @@ def _from_reals(values: pa.ChunkedArray | pa.Array) -> Integers:
 
 
 def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers:
-    fast = _uniform(values, timezone)
+    fast = uniform(values, timezone) if len(values) > _FEW else None
     if fast is not None:
         return fast
     found = [
@@ -306,12 +308,12 @@ def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Inte
     return np.array(found, dtype=np.int64)
 
 
-def _uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers | None:
+def uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers | None:
     """Return what `from_text` says of *values* if they are all of one complete form, else None.
 
     Arrow reads the same ISO forms a hundred times as fast, but a column at a time.
     """
-    shortest = pc.min(pc.utf8_length(values)).as_py()
+    shortest = pc.min(pc.binary_length(values)).as_py()
     if shortest is None or shortest < 19:
         return None
     first = values.drop_null()[0].as_py()

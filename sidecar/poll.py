@@ -244,9 +244,7 @@ def _page(
     scan = next((p for p in tracked.passes if p.name == progress.scan), None)
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
-        after = advance(tracked, mark, None, full=False)
-        store.save(tracked.name, after, NOTHING, lazy=True)
-        return Step(tracked.name, 0, 0, None, after.progress is None), after
+        return _nothing(tracked, store, mark)
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
     faults.point("page-read")
@@ -254,6 +252,8 @@ def _page(
         # The columns at the poll's beginning: should they change before its end, some fingerprints are of these.
         progress = dataclasses.replace(progress, shape=rows.shape(data))
         mark = dataclasses.replace(mark, progress=progress)
+    if not len(data):
+        return _nothing(tracked, store, mark)
     found, last = rows.from_page(page, data)
     full = len(data) >= page.limit
     if full:
@@ -266,8 +266,6 @@ def _page(
         fresh, late = fresh.take(_came_since(fresh, progress)), 0
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
-    if after.progress is None:
-        after = dataclasses.replace(after, shape=progress.shape)
     good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
@@ -296,6 +294,16 @@ def _page(
         faults.point("poll-completed")
     step = Step(tracked.name, len(data), len(good), offset, after.progress is None, late=late)
     return step, after
+
+
+def _nothing(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
+    """Go on from a pass that has no rows, or no more of them."""
+    after = advance(tracked, mark, None, full=False)
+    store.save(tracked.name, after, NOTHING, lazy=True)
+    faults.point("watermark-saved")
+    if after.progress is None:
+        faults.point("poll-completed")
+    return Step(tracked.name, 0, 0, None, after.progress is None), after
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,4 +398,5 @@ def _completed(mark: Watermark, progress: Progress) -> Watermark:
         era=view.era,
         doubt=None,
         hold=view.hold,
+        shape=progress.shape or mark.shape,
     )
