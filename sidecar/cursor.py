@@ -66,7 +66,7 @@ def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) 
     """
     type_ = values.type
     if pa.types.is_timestamp(type_):
-        ints = pc.cast(pc.cast(values, pa.timestamp("us", type_.tz), safe=False), pa.int64())
+        ints = pc.cast(values, pa.timestamp("us", type_.tz), safe=False)
     elif pa.types.is_date(type_):
         days = pc.cast(pc.cast(values, pa.date32()), pa.int32())
         ints = pc.add(pc.multiply(pc.cast(days, pa.int64()), DAY), DAY - 1)
@@ -276,11 +276,12 @@ def _offset(at: int, zone: ZoneInfo) -> int:
 
 
 def _filled(ints: pa.ChunkedArray | pa.Array) -> Integers:
+    """Return *ints*, 64 bits each, NULL as `NONE`."""
     whole = ints.combine_chunks() if isinstance(ints, pa.ChunkedArray) else ints
     if not whole.null_count:
         # to_numpy makes pyarrow import pandas, where it is installed: longer than all the rest of an idle run.
         return np.frombuffer(whole.buffers()[1] or b"", np.int64)[whole.offset : whole.offset + len(whole)]
-    array: Integers = pc.fill_null(whole, NONE).to_numpy(zero_copy_only=False)
+    array: Integers = pc.fill_null(whole.view(pa.int64()), NONE).to_numpy(zero_copy_only=False)
     return array
 
 
@@ -321,7 +322,7 @@ def uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integer
     if zone and timezone:
         return None
     try:
-        found = _filled(pc.cast(pc.cast(values, pa.timestamp("us", zone)), pa.int64()))
+        found = _filled(pc.cast(values, pa.timestamp("us", zone)))
     except pa.ArrowInvalid:
         return None
     return found if found[found != NONE].min() >= _YEAR_ONE else None
