@@ -160,7 +160,8 @@ def zoned(timezone: str | None) -> str:
 def behind(timezone: str | None) -> str:
     """Return a condition over `{c}`: its digits may be behind those of its clock, so that a bound would miss it."""
     # Ahead is no matter: such rows are read, and dropped. Under a zone ahead of UTC, a Z is behind.
-    return zoned(timezone) if timezone else "length({c}) > 11 AND instr(substr({c}, -6), '-')"
+    # Most end in a Z, and are told by that in a third of the time.
+    return zoned(timezone) if timezone else "{c} NOT LIKE '%Z' AND length({c}) > 11 AND instr(substr({c}, -6), '-')"
 
 
 def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
