@@ -155,7 +155,7 @@ def describe(session: Session, name: str) -> Table:
 
 
 # A type that is made of others changes with them, however deep they lie; those below 16384 are the server's own, and
-# never change. ANY, where a join would do: the planner takes it for a scan of all types, which takes five times as long.
+# never change. ANY, where a join would do: planned as a scan of all types, that takes five times as long.
 _OUTLINE = """
 WITH RECURSIVE own(oid) AS (SELECT %s::pg_catalog.regclass::oid), part(type) AS (
   SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = (SELECT oid FROM own) AND attnum > 0

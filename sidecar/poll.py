@@ -260,8 +260,7 @@ def _page(
         reader.expect(dataclasses.replace(page, after=last))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    found_new = _fresh(own, store, mark, same)
-    fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
+    fresh, remembered, late = _fresh(own, store, mark, same)
     if progress.silent:
         fresh, late = fresh.take(_came_since(fresh, progress)), 0
     after = advance(tracked, mark, last, full=full)
@@ -306,17 +305,8 @@ def _nothing(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[
     return Step(tracked.name, 0, 0, None, after.progress is None), after
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """What is new of a page: its rows, and what to remember of it. `late` counts the new rows that came too late."""
-
-    rows: Rows
-    remembered: Records
-    late: int
-
-
-def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> _Fresh:
-    """Return what is new of *found*.
+def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> tuple[Rows, Records, int]:
+    """Return what is new of *found*, what to remember of that, and how many of the new rows came too late.
 
     Fingerprints cost a microsecond: they are made only of rows that are remembered, or may return. *same* says which
     rows have been delivered as they are by other evidence.
@@ -324,7 +314,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     progress = mark.progress
     assert progress is not None
     if not len(found):
-        return _Fresh(found, NOTHING, 0)
+        return found, NOTHING, 0
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
@@ -344,7 +334,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
         remembered = deliveries.joined([now[:, ~is_same & stays[asked]], deliveries.nothing(keys[:, over])])
     # A row that is known has come in time: what is new of it is not when.
     late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
-    return _Fresh(found.take(new), remembered, int(late.sum()))
+    return found.take(new), remembered, int(late.sum())
 
 
 def _came_since(found: Rows, progress: Progress) -> Flags:
@@ -398,5 +388,6 @@ def _completed(mark: Watermark, progress: Progress) -> Watermark:
         era=view.era,
         doubt=None,
         hold=view.hold,
+        # One that has read nothing has met no other columns.
         shape=progress.shape or mark.shape,
     )
