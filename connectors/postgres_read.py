@@ -238,12 +238,19 @@ class Reader:
             return pa.table([pa.array([], w.csv) for w in wires], names=names)
         # One piece is one row, and a block must hold the longest.
         block = max(1 << 20, 2 * max(map(len, pieces)))
+        # Behind a line that is skipped: where a file begins with the bytes of a text's U+FEFF, Arrow takes them for a
+        # mark of its encoding.
+        text = b"".join([b"-\n", *pieces])
         try:
             return csv.read_csv(
-                # Behind a line that is skipped: where a file begins with the bytes of a text's U+FEFF, Arrow takes
-                # them for a mark of its encoding.
-                pa.BufferReader(b"".join([b"-\n", *pieces])),
-                read_options=csv.ReadOptions(column_names=names, skip_rows=1, block_size=min(block, 2**31 - 1)),
+                pa.BufferReader(text),
+                read_options=csv.ReadOptions(
+                    column_names=names,
+                    skip_rows=1,
+                    block_size=min(block, 2**31 - 1),
+                    # One block is parsed sooner than other threads are told of it.
+                    use_threads=len(text) > block,
+                ),
                 parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                 convert_options=csv.ConvertOptions(
                     column_types={name: w.csv for name, w in zip(names, wires, strict=True)},

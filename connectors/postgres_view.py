@@ -102,23 +102,28 @@ _SESSION = (
 # are read-only: a copy would hold the polls' horizon for as long as its snapshot. Process ids come again; together with
 # the instant at which the session began, they name one session of one server.
 #
+# The functions behind pg_stat_activity and pg_prepared_xacts: to plan what the views join to them takes longer than all
+# the rest.
+#
 # A session with track_activities off does not say what it does: then the numbers have to do.
 _RUNNING = """\
 SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who, (
-    SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()
-    ORDER BY prepared LIMIT 1
+    SELECT gid FROM pg_catalog.pg_prepared_xact() WHERE dbid = one.here ORDER BY prepared LIMIT 1
 ), EXISTS (
-    SELECT FROM pg_catalog.pg_stat_activity
-    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    SELECT FROM pg_catalog.pg_stat_get_activity(NULL)
+    WHERE datid = one.here AND pid <> pg_catalog.pg_backend_pid()
     AND backend_type NOT IN ('autovacuum worker', 'walsender')
     AND (state = 'disabled' OR backend_xid IS NOT NULL AND xact_start IS NULL)
-) FROM (SELECT pg_catalog.clock_timestamp() AS asked OFFSET 0) AS one LEFT JOIN LATERAL (
+) FROM (
+    SELECT pg_catalog.clock_timestamp() AS asked,
+    (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) AS here OFFSET 0
+) AS one LEFT JOIN LATERAL (
     SELECT (extract(epoch FROM xact_start) * 1000000)::int8 AS began, pg_catalog.concat(
-        'session ', pid, ' of ', usename, CASE WHEN application_name <> '' THEN ', ' || application_name END,
-        ', ', state
+        'session ', pid, ' of ', pg_catalog.pg_get_userbyid(usesysid),
+        CASE WHEN application_name <> '' THEN ', ' || application_name END, ', ', state
     ) AS who
-    FROM pg_catalog.pg_stat_activity
-    WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+    FROM pg_catalog.pg_stat_get_activity(NULL)
+    WHERE datid = one.here AND pid <> pg_catalog.pg_backend_pid()
     AND backend_type NOT IN ('autovacuum worker', 'walsender') AND xact_start IS NOT NULL
     AND pg_catalog.concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::int8) <> ALL (%s)
     AND coalesce(application_name, '') <> ALL (%s)

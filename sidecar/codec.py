@@ -8,6 +8,7 @@ come here.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -117,6 +118,7 @@ def dump_watermark(mark: Watermark) -> str:
     )
 
 
+@functools.lru_cache(maxsize=64)
 def load_watermark(text: str | bytes) -> Watermark:
     """Return the watermark that `dump_watermark` wrote; ValueError for a format this version does not know."""
     raw = json.loads(text)

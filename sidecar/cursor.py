@@ -36,6 +36,8 @@ PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 DAY = 86_400 * SECOND
 _DIGITS: dict[int, Unit] = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
 _JULIAN, _JULIAN_EPOCH = (2_378_497, 2_500_000), 2_440_587.5
+_FEW = 16
+"""Values that are read one by one sooner than Arrow is asked."""
 _YEAR_ONE = -62_135_596_800 * SECOND  # Python's first; earlier times are none to `from_text`
 _YEAR_10000 = 253_402_300_800 * SECOND
 _CALENDAR, _FINER = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]|$)", re.ASCII), re.compile(r"[.,]\d{7}")
@@ -64,7 +66,7 @@ def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) 
     """
     type_ = values.type
     if pa.types.is_timestamp(type_):
-        ints = pc.cast(pc.cast(values, pa.timestamp("us", type_.tz), safe=False), pa.int64())
+        ints = pc.cast(values, pa.timestamp("us", type_.tz), safe=False)
     elif pa.types.is_date(type_):
         days = pc.cast(pc.cast(values, pa.date32()), pa.int32())
         ints = pc.add(pc.multiply(pc.cast(days, pa.int64()), DAY), DAY - 1)
@@ -274,11 +276,12 @@ def _offset(at: int, zone: ZoneInfo) -> int:
 
 
 def _filled(ints: pa.ChunkedArray | pa.Array) -> Integers:
+    """Return *ints*, 64 bits each, NULL as `NONE`."""
     whole = ints.combine_chunks() if isinstance(ints, pa.ChunkedArray) else ints
     if not whole.null_count:
         # to_numpy makes pyarrow import pandas, where it is installed: longer than all the rest of an idle run.
         return np.frombuffer(whole.buffers()[1] or b"", np.int64)[whole.offset : whole.offset + len(whole)]
-    array: Integers = pc.fill_null(whole, NONE).to_numpy(zero_copy_only=False)
+    array: Integers = pc.fill_null(whole.view(pa.int64()), NONE).to_numpy(zero_copy_only=False)
     return array
 
 
@@ -297,7 +300,7 @@ def _from_reals(values: pa.ChunkedArray | pa.Array) -> Integers:
 
 
 def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers:
-    fast = _uniform(values, timezone)
+    fast = uniform(values, timezone) if len(values) > _FEW else None
     if fast is not None:
         return fast
     found = [
@@ -306,12 +309,12 @@ def _from_text(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Inte
     return np.array(found, dtype=np.int64)
 
 
-def _uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers | None:
+def uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Integers | None:
     """Return what `from_text` says of *values* if they are all of one complete form, else None.
 
     Arrow reads the same ISO forms a hundred times as fast, but a column at a time.
     """
-    shortest = pc.min(pc.utf8_length(values)).as_py()
+    shortest = pc.min(pc.binary_length(values)).as_py()
     if shortest is None or shortest < 19:
         return None
     first = values.drop_null()[0].as_py()
@@ -319,7 +322,7 @@ def _uniform(values: pa.ChunkedArray | pa.Array, timezone: str | None) -> Intege
     if zone and timezone:
         return None
     try:
-        found = _filled(pc.cast(pc.cast(values, pa.timestamp("us", zone)), pa.int64()))
+        found = _filled(pc.cast(values, pa.timestamp("us", zone)))
     except pa.ArrowInvalid:
         return None
     return found if found[found != NONE].min() >= _YEAR_ONE else None

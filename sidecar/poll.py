@@ -244,9 +244,7 @@ def _page(
     scan = next((p for p in tracked.passes if p.name == progress.scan), None)
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
-        after = advance(tracked, mark, None, full=False)
-        store.save(tracked.name, after, NOTHING, lazy=True)
-        return Step(tracked.name, 0, 0, None, after.progress is None), after
+        return _nothing(tracked, store, mark)
     page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
     data = reader.read(page)
     faults.point("page-read")
@@ -254,20 +252,19 @@ def _page(
         # The columns at the poll's beginning: should they change before its end, some fingerprints are of these.
         progress = dataclasses.replace(progress, shape=rows.shape(data))
         mark = dataclasses.replace(mark, progress=progress)
+    if not len(data):
+        return _nothing(tracked, store, mark)
     found, last = rows.from_page(page, data)
     full = len(data) >= page.limit
     if full:
         reader.expect(dataclasses.replace(page, after=last))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    found_new = _fresh(own, store, mark, same)
-    fresh, remembered, late = found_new.rows, found_new.remembered, found_new.late
+    fresh, remembered, late = _fresh(own, store, mark, same)
     if progress.silent:
         fresh, late = fresh.take(_came_since(fresh, progress)), 0
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
-    if after.progress is None:
-        after = dataclasses.replace(after, shape=progress.shape)
     good, aside = quarantine.sorted_out(fresh)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
@@ -298,17 +295,18 @@ def _page(
     return step, after
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """What is new of a page: its rows, and what to remember of it. `late` counts the new rows that came too late."""
+def _nothing(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
+    """Go on from a pass that has no rows, or no more of them."""
+    after = advance(tracked, mark, None, full=False)
+    store.save(tracked.name, after, NOTHING, lazy=True)
+    faults.point("watermark-saved")
+    if after.progress is None:
+        faults.point("poll-completed")
+    return Step(tracked.name, 0, 0, None, after.progress is None), after
 
-    rows: Rows
-    remembered: Records
-    late: int
 
-
-def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> _Fresh:
-    """Return what is new of *found*.
+def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> tuple[Rows, Records, int]:
+    """Return what is new of *found*, what to remember of that, and how many of the new rows came too late.
 
     Fingerprints cost a microsecond: they are made only of rows that are remembered, or may return. *same* says which
     rows have been delivered as they are by other evidence.
@@ -316,7 +314,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
     progress = mark.progress
     assert progress is not None
     if not len(found):
-        return _Fresh(found, NOTHING, 0)
+        return found, NOTHING, 0
     new = np.ones(len(found), dtype=bool) if same is None else ~same
     closing = {name: mark.closed for name, mark in progress.closing.items()}
     stays = rows.may_return(found, closing, progress.horizon.floor)
@@ -336,7 +334,7 @@ def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | No
         remembered = deliveries.joined([now[:, ~is_same & stays[asked]], deliveries.nothing(keys[:, over])])
     # A row that is known has come in time: what is new of it is not when.
     late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
-    return _Fresh(found.take(new), remembered, int(late.sum()))
+    return found.take(new), remembered, int(late.sum())
 
 
 def _came_since(found: Rows, progress: Progress) -> Flags:
@@ -390,4 +388,6 @@ def _completed(mark: Watermark, progress: Progress) -> Watermark:
         era=view.era,
         doubt=None,
         hold=view.hold,
+        # One that has read nothing has met no other columns.
+        shape=progress.shape or mark.shape,
     )

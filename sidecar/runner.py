@@ -260,7 +260,8 @@ class Runner:
 
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
         connector, store = self.sidecar.connector, self.sidecar.store
-        pulse = connector.pulse()
+        # This round's, if there is one: an older one can only say too soon that something has changed.
+        pulse = connector.pulse() if self._pulse is None else self._pulse
         if (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
             if self.sidecar.clock.monotonic() >= quiet[1]:
                 # Once: from now on all that was seen has stood for long enough.

@@ -85,7 +85,8 @@ class FanOut:
 
     def _pairs(self) -> list[tuple[Tracked, str]]:
         tables = self._sidecar.tracked.values()
-        return [(child, parent) for child in tables for parent in dict.fromkeys(r.parent for r in child.refresh_on)]
+        children = (table for table in tables if table.refresh_on)
+        return [(child, parent) for child in children for parent in dict.fromkeys(r.parent for r in child.refresh_on)]
 
 
 def begin(child: Tracked, parent: str, log: ChangeLog, store: WatermarkStore) -> None:

@@ -43,6 +43,8 @@ class Change:
 
 def changes(before: pa.Schema, after: pa.Schema) -> list[Change]:
     """Return what differs, column by column, in the order of *after*, what is gone last; other orders are no change."""
+    if before.equals(after):
+        return []
     found = [
         Change(field.name, _type(before, field.name), field.type)
         for field in after

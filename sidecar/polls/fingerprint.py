@@ -69,7 +69,8 @@ def _taken_apart(column: pa.ChunkedArray) -> tuple[int, npt.NDArray[np.int64], p
     if pa.types.is_temporal(type_) and not pa.types.is_interval(type_):
         return _NUMBER, _numbers(column.cast(pa.int32()) if type_.bit_width == 32 else column), None
     if pa.types.is_floating(type_):
-        reals = column.cast(pa.float64()).fill_null(0.0).to_numpy().copy()
+        column = column.cast(pa.float64())
+        reals = (column.fill_null(0.0) if column.null_count else column).to_numpy().copy()
         reals[np.isnan(reals)] = np.nan  # one of its many forms
         return _REAL, reals.view(np.int64), None
     kind = _TEXT
@@ -95,6 +96,8 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
     found = column.combine_chunks()
     return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 

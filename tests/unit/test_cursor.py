@@ -152,6 +152,18 @@ def test_timestamps_are_microseconds_whatever_their_unit(
     assert cursor.comparable(pa.chunked_array([array.cast(type_)])).tolist() == expected
 
 
+TEXTS = st.builds(written, MOMENTS, SEPARATORS, st.integers(0, 9))
+
+
+@given(
+    st.lists(st.none() | TEXTS | st.builds("{}{}".format, TEXTS, st.sampled_from(("Z", "+02:00", " UTC", "?")))),
+    st.sampled_from((None, "Europe/Berlin")),
+)
+def test_many_texts_are_read_as_each_of_them_alone(texts: list[str | None], zone: str | None) -> None:
+    alone = [cursor.comparable(pa.array([text], pa.string()), zone).item() for text in texts]
+    assert cursor.comparable(pa.array(texts * 20, pa.string()), zone).tolist() == alone * 20
+
+
 @given(st.lists(st.none() | st.integers(-(2**63) + 1, 2**63 - 1), max_size=5))
 def test_numbers_stay_what_they_are(values: list[int | None]) -> None:
     expected = [cursor.NONE if v is None else v for v in values]
