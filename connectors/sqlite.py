@@ -182,7 +182,7 @@ class SQLiteConnector(SourceConnector):
     def _read(self, page: Page) -> pa.Table:
         tracked = page.tracked
         check_condition(tracked)
-        table = self._bulk.read(page, self._statements) if self._bulk.takes(page) else None
+        table = self._bulk.read(page, self._statements) if self._bulk.takes(page, self.estimate) else None
         if table is None:
             table = arrow(tracked, self._rows(page))
         self._cursors.saw(page, table)
@@ -197,7 +197,7 @@ class SQLiteConnector(SourceConnector):
                 if len(rows) >= page.limit:
                     break
             keys.refuse_nulls(connection, page.tracked, rows)
-        self._bulk.learn(page, rows, self.estimate)
+        self._bulk.learn(page, rows)
         return rows
 
     def _statements(

@@ -27,8 +27,8 @@ from sidecar.model import ALL, Page, Scalar, Tracked
 LEAST = 10_000
 """Rows of a page from which it makes up for asking."""
 
-AT_ONCE = 25_000
-"""Rows that are asked for at once: what is held beside a page, in either process, is some copies of so many."""
+_ROWS, _BYTES = 25_000, 8 << 20
+"""What is asked for at once, as far as is known: beside a page, either process holds some copies of so much."""
 
 MANY = 200_000
 """Rows that a table has at least, as far as is known, for which a process is started."""
@@ -53,6 +53,8 @@ class _Known:
     classes: dict[str, type | None] = field(default_factory=dict)
     may_be: bool = False
     failures: int = 0
+    at_once: int = 5_000
+    """Rows."""
 
 
 class Bulk:
@@ -63,37 +65,37 @@ class Bulk:
         self._apart: Apart | None = None
         self._known: dict[str, _Known] = {}
 
-    def takes(self, page: Page) -> bool:
-        """Return whether `read` is worth a try."""
-        known = self._known.get(page.tracked.name)
-        if known is None or not known.may_be or not _is_large(page) or self._file.is_held:
-            return False
-        return self._process().is_ready() and None not in known.classes.values()
+    def takes(self, page: Page, estimate: Callable[[Tracked], int | None]) -> bool:
+        """Return whether `read` is worth a try; *estimate* says about how many rows a table has.
 
-    def learn(self, page: Page, rows: Sequence[Sequence[object]], estimate: Callable[[Tracked], int | None]) -> None:
-        """Take note of what *page*, which Python has read as *rows*, holds; and prepare for more, if there is much."""
-        tracked = page.tracked
-        if not _is_large(page) or len(rows) < page.limit or self._file.is_held:
-            return
-        known = self._known.get(tracked.name)
+        The first page of a large table is not: what it holds is to be learnt, while the process starts.
+        """
+        if not _is_large(page) or self._file.is_held:
+            return False
+        known = self._known.get(page.tracked.name)
         if known is None:
-            known = self._known[tracked.name] = _Known(
-                may_be=self._may_be(tracked) and (estimate(tracked) or 0) >= MANY
-            )
-        if not known.may_be:
+            known = _Known(may_be=self._may_be(page.tracked) and (estimate(page.tracked) or 0) >= MANY)
+            self._known[page.tracked.name] = known
+        return (
+            known.may_be and self._process().is_ready() and bool(known.classes) and None not in known.classes.values()
+        )
+
+    def learn(self, page: Page, rows: Sequence[Sequence[object]]) -> None:
+        """Take note of what *page*, which Python has read as *rows*, holds."""
+        known = self._known.get(page.tracked.name)
+        if known is None or not known.may_be or not _is_large(page) or not rows:
             return
-        self._process().is_ready()
-        for name, values in zip(names(tracked), zip(*rows, strict=True), strict=False):
+        for name, values in zip(names(page.tracked), zip(*rows, strict=True), strict=False):
             found = {*map(type, values)} - {type(None)}
             if (before := known.classes.get(name)) is not None:
                 found.add(before)
-            known.classes[name] = _class_of(found, _read_as(tracked, name))
+            known.classes[name] = _class_of(found, _read_as(page.tracked, name))
 
     def read(self, page: Page, asking: Asking) -> pa.Table | None:
         """Return *page*'s rows as `SourceConnector.read` promises; None if that cannot be done, or not so."""
         known, left, found = self._known[page.tracked.name], page.limit, []
         while left > 0:
-            some = dataclasses.replace(page, limit=min(left, AT_ONCE))
+            some = dataclasses.replace(page, limit=min(left, known.at_once))
             data = self._some(some, asking, known)
             if data is None:
                 known.failures += 1
@@ -103,6 +105,7 @@ class Bulk:
             left -= len(data)
             if len(data) < some.limit:
                 break
+            known.at_once = max(1, min(_ROWS, _BYTES * len(data) // data.nbytes))
             page = dataclasses.replace(page, after=codec.position(data.slice(len(data) - 1), page.tracked.key))
         known.failures = 0
         return pa.concat_tables(found)

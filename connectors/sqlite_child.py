@@ -23,19 +23,23 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     answers.write((0).to_bytes(8, "little"))
     answers.flush()
+
+    def send(found: pa.Table, sink: object) -> None:
+        with pa.ipc.new_stream(sink, found.schema) as stream:
+            stream.write_table(found)
+
     for asked in sys.stdin.buffer:
         url, sql = json.loads(asked)
         try:
             found = connectorx.read_sql(url, sql, return_type="arrow")
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, found.schema) as stream:
-                stream.write_table(found)
-            answer = sink.getvalue()
-            del found
         except BaseException:  # Rust's panics are no Exceptions
-            answer = b""
-        answers.write(len(answer).to_bytes(8, "little"))
-        answers.write(answer)
+            answers.write((0).to_bytes(8, "little"))
+        else:
+            size = pa.MockOutputStream()
+            send(found, size)
+            answers.write(size.size().to_bytes(8, "little"))
+            send(found, answers)
+            del found
         answers.flush()
 
 
