@@ -210,6 +210,8 @@ def converted(values: times.Values, type_: pa.DataType) -> times.Values | None:
         return values
     if pa.types.is_temporal(type_):
         return times.converted(values, type_)
+    if pa.types.is_large_binary(values.type) and pa.types.is_binary(type_):
+        return values.cast(type_)
     if not pa.types.is_int64(values.type):
         return None
     if pa.types.is_boolean(type_):
