@@ -171,7 +171,7 @@ class SQLiteConnector(SourceConnector):
     def close(self) -> None:
         with self._lock:
             self.file.close()
-            self._bulk.close()
+            self._bulk.rest()
 
     def _utils(self) -> Database:
         # 60 ms of a start; Database(path) would make the file, and plugins may do anything.
@@ -185,6 +185,8 @@ class SQLiteConnector(SourceConnector):
         table = self._bulk.read(page, self._statements) if self._bulk.takes(page, self.estimate) else None
         if table is None:
             table = arrow(tracked, self._rows(page))
+        if len(table) < page.limit:
+            self._bulk.rest()
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table

@@ -110,12 +110,11 @@ class Bulk:
         known.failures = 0
         return pa.concat_tables(found)
 
-    def close(self) -> None:
-        """End the process; for the thread that reads."""
+    def rest(self) -> None:
+        """End the process, until there is much to be read again; for the thread that reads."""
         if self._apart is not None:
             self._apart.release()
         self._apart = None
-        self._known = {}
 
     def cancel(self) -> None:
         """Have what is being read break off; from any thread."""

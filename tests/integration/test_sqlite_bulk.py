@@ -79,6 +79,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table | None]:
     return answers
 
 
+@pytest.fixture
+def staying(connector: SQLiteConnector, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process stays when a table has been read: or most of a test would be to wait for the next one."""
+    with monkeypatch.context() as patched:
+        patched.setattr(connector._bulk, "rest", lambda: None)
+        yield
+
+
 def ready(connector: SQLiteConnector) -> Apart:
     """Return the connector's process, once it can be asked."""
     apart = connector._bulk._process()
@@ -117,9 +125,10 @@ def orders(db: SQLiteFile, rows: int = 40) -> None:
 
 
 def test_whatever_is_declared_and_stored_comes_as_python_reads_it(
-    sqlite_db: SQLiteFile, connector: SQLiteConnector, plain: SQLiteConnector, asked: list[pa.Table | None],
-    monkeypatch: pytest.MonkeyPatch,
+    sqlite_db: SQLiteFile, connector: SQLiteConnector, staying: None, plain: SQLiteConnector,
+    asked: list[pa.Table | None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    del staying
     monkeypatch.setattr(sqlite_bulk, "_PATIENCE", 10**9)
     ready(connector)
     draw, db = random.Random(5), sqlite_db.connection
@@ -161,25 +170,37 @@ def test_keys_of_several_parts_and_deletions_come_as_python_reads_them(
 
 
 def test_what_another_sqlite_might_make_otherwise_is_left_to_python(
-    sqlite_db: SQLiteFile, connector: SQLiteConnector, asked: list[pa.Table | None]
+    sqlite_db: SQLiteFile, connector: SQLiteConnector, staying: None, asked: list[pa.Table | None]
 ) -> None:
+    del staying
     orders(sqlite_db)
     db = sqlite_db.connection
-    db.execute("ALTER TABLE orders ADD COLUMN made AS (round(id / 7.0, 3))")
+    db.execute("CREATE TABLE made AS SELECT * FROM orders")
+    db.execute("CREATE TABLE computed (id INTEGER PRIMARY KEY, half AS (round(id / 7.0, 3)), updated_at TEXT)")
+    db.execute("INSERT INTO computed (id, updated_at) SELECT id, updated_at FROM orders")
     db.execute("CREATE VIEW some AS SELECT * FROM orders")
     ready(connector)
-    followed = tracked(connector, "orders")
-    assert len(pages(connector, followed)) == 5
-    assert len(pages(connector, tracked(connector, "some", key=("id",)))) == 5
-    db.execute("ALTER TABLE orders DROP COLUMN made")
-    connector.close()
-    ready(connector)
-    assert len(pages(connector, tracked(connector, "orders", deleted_when="note LIKE 'gone'"))) == 5
-    assert not asked
+    for name, settings in (
+        ("computed", {}),
+        ("some", {"key": ("id",)}),
+        ("orders", {"deleted_when": "note LIKE 'gone'"}),
+    ):
+        assert len(pages(connector, tracked(connector, name, **settings))) == 5
     with connector.copying():
-        assert len(pages(connector, tracked(connector, "orders"))) == 5
-    assert not asked, "another connection sees another instant"
+        assert len(pages(connector, tracked(connector, "made", key=("id",)))) == 5, (
+            "another connection sees another instant"
+        )
+    assert not asked
+    assert len(pages(connector, tracked(connector, "made", key=("id",)))) == 5
+    assert len(asked) == 4
+
+
+def test_the_process_ends_with_the_table(sqlite_db: SQLiteFile, connector: SQLiteConnector) -> None:
+    orders(sqlite_db)
+    process = ready(connector)._process
+    assert process is not None
     pages(connector, tracked(connector, "orders"))
+    assert process.returncode is not None
 
 
 def test_a_process_that_is_killed_costs_nothing(
