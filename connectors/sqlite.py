@@ -14,6 +14,7 @@ import pyarrow as pa
 from connectors import sqlite_conditions as scoped
 from connectors import sqlite_keys as keys
 from connectors import sqlite_types as types
+from connectors.sqlite_bulk import Bulk
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
 from connectors.sqlite_query import Statement, check_condition, page_statements
@@ -58,6 +59,7 @@ class SQLiteConnector(SourceConnector):
         super().__init__(source)
         self.file = File(source)
         self._cursors = Cursors(self.file)
+        self._bulk = Bulk(self.file)
         self._lock = threading.RLock()
 
     def tables(self) -> Sequence[str]:
@@ -154,6 +156,7 @@ class SQLiteConnector(SourceConnector):
 
     def cancel(self) -> None:
         self.file.interrupt()
+        self._bulk.cancel()
 
     def check(self, tracked: Tracked) -> Sequence[Finding]:
         from connectors.sqlite_check import findings
@@ -168,6 +171,7 @@ class SQLiteConnector(SourceConnector):
     def close(self) -> None:
         with self._lock:
             self.file.close()
+            self._bulk.rest()
 
     def _utils(self) -> Database:
         # 60 ms of a start; Database(path) would make the file, and plugins may do anything.
@@ -178,25 +182,38 @@ class SQLiteConnector(SourceConnector):
     def _read(self, page: Page) -> pa.Table:
         tracked = page.tracked
         check_condition(tracked)
-        with self.file.reading(tracked.name) as connection:
-            if page.scope.where is not None:
-                scoped.check(connection, page)
-            ranges, indexed = self._cursors.ranges(connection, page)
-            position = self._cursors.raw(connection, page, page.after)
-            until = self._cursors.raw(connection, page, page.until)
-            if indexed:
-                keys.refuse_hidden_nulls(connection, page, until)
-            rows: list[tuple[object, ...]] = []
-            rowid = rowid_of(connection, page)
-            for statement in page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid):
-                rows += self._fetch(connection, page, statement, page.limit - len(rows))
-                if len(rows) >= page.limit:
-                    break
-            keys.refuse_nulls(connection, tracked, rows)
-        table = arrow(tracked, rows)
+        table = self._bulk.read(page, self._statements) if self._bulk.takes(page, self.estimate) else None
+        if table is None:
+            table = arrow(tracked, self._rows(page))
+        if len(table) < page.limit:
+            self._bulk.rest()
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
+
+    def _rows(self, page: Page) -> list[tuple[object, ...]]:
+        rows: list[tuple[object, ...]] = []
+        with self.file.reading(page.tracked.name) as connection:
+            for statement in self._statements(connection, page):
+                rows += self._fetch(connection, page, statement, page.limit - len(rows))
+                if len(rows) >= page.limit:
+                    break
+            keys.refuse_nulls(connection, page.tracked, rows)
+        self._bulk.learn(page, rows)
+        return rows
+
+    def _statements(
+        self, connection: sqlite3.Connection, page: Page, shown: Callable[[str, str], str] | None = None
+    ) -> Sequence[Statement]:
+        if page.scope.where is not None:
+            scoped.check(connection, page)
+        ranges, indexed = self._cursors.ranges(connection, page)
+        position = self._cursors.raw(connection, page, page.after)
+        until = self._cursors.raw(connection, page, page.until)
+        if indexed:
+            keys.refuse_hidden_nulls(connection, page, until)
+        rowid = rowid_of(connection, page)
+        return list(page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid, shown=shown))
 
     def _fetch(
         self, connection: sqlite3.Connection, page: Page, statement: Statement, limit: int

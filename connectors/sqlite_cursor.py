@@ -156,8 +156,11 @@ class Cursors:
             if isinstance(known, list) and name in known:
                 self._shifted.add((tracked.name, name))
             elif known is None:
-                condition = ranges_.behind(tracked.timezone).replace("{c}", f"+{column(tracked, name)}")
-                if connection.execute(f"SELECT 1 FROM {quoted(tracked.name)} WHERE {condition} LIMIT 1").fetchone():
+                where = column(tracked, name)
+                condition = ranges_.perhaps_behind(tracked.timezone).replace("{c}", f"+{where}")
+                # NULLs are left out for the sake of an index that leaves them out.
+                terms = f"{where} IS NOT NULL AND {condition}"
+                if connection.execute(f"SELECT 1 FROM {quoted(tracked.name)} WHERE {terms} LIMIT 1").fetchone():
                     self._shifted.add((tracked.name, name))
         return {
             "offsets": [n for n in dict.fromkeys(texts) if (tracked.name, n) in self._shifted],

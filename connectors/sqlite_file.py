@@ -1,8 +1,8 @@
 """One SQLite file, held open for reading: what stands at the path now, and what every failure means.
 
-Only Python's own sqlite3 opens it. connectorx opens read-write, makes missing files and checkpoints a WAL; and with
-two SQLite libraries on one file in one process (connectorx's, ADBC's), closing one drops the other's POSIX locks. For
-the same reason nothing here ever opens the file by other means, to look at its header, say.
+Only Python's own sqlite3 opens it in this process: with two SQLite libraries on one file in one process (connectorx's,
+ADBC's), closing one drops the other's POSIX locks. For the same reason nothing here ever opens the file by other means,
+to look at its header, say. Where connectorx reads, it does in another process (`sqlite_apart.py`).
 """
 
 from __future__ import annotations
@@ -118,6 +118,22 @@ class File:
         finally:
             self._held = None
             _end(connection)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all reads see one instant."""
+        return self._held is not None
+
+    def is_in_place(self) -> bool:
+        """Return whether what stands at the path is the file that is open."""
+        before = self._identity
+        if self._connection is None or before is None:
+            return False
+        try:
+            now = os.stat(self._name)  # noqa: PTH116 - as in `_stat`
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino) and now.st_size >= before.st_size
 
     def interrupt(self) -> None:
         """Have the statement under way break off; from any thread."""

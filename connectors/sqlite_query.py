@@ -6,7 +6,7 @@ Every column is written as `"table"."column"`: SQLite takes a bare `"no such col
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from connectors import sqlite_scope as scope
@@ -45,17 +45,19 @@ def page_statements(
     indexed: bool,
     until: Position | None = None,
     rowid: str | None = None,
+    shown: Callable[[str, str], str] | None = None,
 ) -> Iterator[Statement]:
     """Yield the SELECTs that together give *page*'s rows after *position* and up to *until*, in its order.
 
     With an index each stretch is a search of its own, and so is each part of a tie: a row value over a tie costs the
-    whole group a page. Without one, every statement would be a scan, so there is but one.
+    whole group a page. Without one, every statement would be a scan, so there is but one. *shown*: what is selected of
+    a column, by its name and quoted, in place of the column itself.
     """
     tracked, scan = page.tracked, page.scan
     key = [column(tracked, name) for name in tracked.key]
     cursor = [column(tracked, scan.cursor)] if scan.cursor else []
     order = [*cursor, *key]
-    select = _Select.of(page, order, rowid if indexed else None)
+    select = _Select.of(page, order, rowid if indexed else None, shown)
     if not indexed:
         parameters: list[Scalar] = []
         terms = []
@@ -162,11 +164,15 @@ class _Select:
     tail: str
 
     @classmethod
-    def of(cls, page: Page, order: Sequence[str], rowid: str | None) -> _Select:
+    def of(
+        cls, page: Page, order: Sequence[str], rowid: str | None, shown: Callable[[str, str], str] | None
+    ) -> _Select:
         tracked = page.tracked
         before: list[Scalar] = []
         behind: list[Scalar] = []
         wanted = [column(tracked, name) for name in names(tracked)]
+        if shown is not None:
+            wanted = [shown(name, quoted_) for name, quoted_ in zip(names(tracked), wanted, strict=True)]
         gone = deleted(tracked, before)
         if gone:
             wanted.append(gone)

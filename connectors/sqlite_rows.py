@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from connectors import sqlite_types as types
 from connectors.sqlite_query import names
+from connectors.sqlite_times import Values
 from sidecar import codec
 from sidecar.errors import SettingsError
 from sidecar.model import BAD, DELETED, VALUE, Tracked
@@ -64,6 +65,31 @@ def arrow(tracked: Tracked, rows: list[tuple[object, ...]]) -> pa.Table:
             marks[row] = codec.bad(reasons, {n: _shown(v) for n, v in zip(wanted, rows[row], strict=False)})
         beside[BAD] = pa.array(marks, pa.string())
     return pa.table({**found, **beside})
+
+
+def from_columns(tracked: Tracked, columns: Sequence[pa.ChunkedArray]) -> pa.Table | None:
+    """Return a page's *columns*, each of one storage class, as `arrow` does; None if one needs a closer look."""
+    wanted = names(tracked)
+    ordered = {*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at}
+    delivered = {c.name: c.arrow for c in tracked.columns}
+    found: dict[str, Values | None] = {}
+    beside: dict[str, Values | None] = {}
+    for name, values in zip(wanted, columns, strict=False):
+        described = tracked.table.column(name)
+        assert described is not None
+        type_ = delivered.get(name, described.arrow)
+        if name not in ordered:
+            found[name] = types.converted(values, type_)
+            continue
+        found[name] = types.converted(values, described.arrow)
+        if type_ != described.arrow:
+            beside[VALUE + name] = types.converted(values, type_)
+        if name in tracked.key and values.null_count:
+            return None
+    if tracked.deleted_at:
+        beside[DELETED] = columns[len(wanted)].cast(pa.bool_())
+    page = {**found, **beside}
+    return None if any(values is None for values in page.values()) else pa.table(page)
 
 
 def _unusable(tracked: Tracked, name: str, wanted: Sequence[str], row: Sequence[object], reason: str) -> SettingsError:

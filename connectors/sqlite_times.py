@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 
 from sidecar import cursor
 from sidecar.clock import SECOND
+
+Values: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 INSTANT, READING, DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
 
@@ -36,20 +39,29 @@ def one(value: object, type_: pa.DataType) -> int | None:
     return found[0] if found is not None and found[1] == (type_ == INSTANT) else None
 
 
-def whole(values: Sequence[object], type_: pa.DataType) -> pa.Array | None:
+def whole(values: Sequence[object], type_: pa.DataType) -> Values | None:
     """Return *values* as *type_*; None if one of them does not fit, or only `one` can tell."""
     classes = set(map(type, values))
     classes.discard(_NOTHING)
     if not classes:
         return pa.nulls(len(values), type_)
     if classes == {str}:
-        return _texts(pa.array(values, pa.string()), type_)
-    if classes == {int} and type_ == INSTANT:
-        return _numbers(values)
+        return converted(pa.array(values, pa.string()), type_)
+    if classes == {int}:
+        return converted(pa.array(values, pa.int64()), type_)
     return None
 
 
-def _texts(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
+def converted(values: Values, type_: pa.DataType) -> Values | None:
+    """Return *values*, texts or integers, as *type_*; None if one of them does not fit, or only `one` can tell."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_string(values.type):
+        return _texts(values, type_)
+    return _numbers(values) if pa.types.is_int64(values.type) and type_ == INSTANT else None
+
+
+def _texts(values: Values, type_: pa.DataType) -> Values | None:
     try:
         found = pc.cast(values, type_)
     except pa.ArrowInvalid:
@@ -61,8 +73,7 @@ def _texts(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     return found if inside else None
 
 
-def _numbers(values: Sequence[object]) -> pa.Array | None:
-    column = pa.array(values, pa.int64())
+def _numbers(column: Values) -> Values | None:
     ends = pc.min_max(column)
     unit = cursor.unit_of(ends["min"].as_py())
     if unit is None or unit == "julian" or unit != cursor.unit_of(ends["max"].as_py()):
@@ -72,8 +83,8 @@ def _numbers(values: Sequence[object]) -> pa.Array | None:
     per = cursor.PER_SECOND[unit]
     if per <= SECOND:
         return pc.cast(pc.multiply(column, SECOND // per), INSTANT)
-    nulls = np.array([v is None for v in values])
-    raw = pc.fill_null(column, 0).to_numpy()
+    nulls = np.array(column.is_null())
+    raw = np.array(pc.fill_null(column, 0))
     if (raw % (per // SECOND)).any():
         return None
     return pa.array(raw // (per // SECOND), mask=nulls).cast(INSTANT)

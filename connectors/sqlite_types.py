@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors import sqlite_times as times
 from sidecar.model import Scalar
@@ -201,6 +202,27 @@ def _one(value: object, row: int, type_: pa.DataType) -> object:
     if type(value) not in takes:
         raise Misfit(row, f"holds a value of class {class_of(value)}, where its type takes {_CLASSES[home]}")
     return takes[type(value)](value, row)
+
+
+def converted(values: times.Values, type_: pa.DataType) -> times.Values | None:
+    """Return *values*, all of one storage class, unchanged as *type_*; None if not all of them fit at a glance."""
+    if values.type == type_:
+        return values
+    if pa.types.is_temporal(type_):
+        return times.converted(values, type_)
+    if pa.types.is_large_binary(values.type) and pa.types.is_binary(type_):
+        return values.cast(type_)
+    if not pa.types.is_int64(values.type):
+        return None
+    if pa.types.is_boolean(type_):
+        ends = pc.min_max(values)
+        return values.cast(type_) if {ends["min"].as_py(), ends["max"].as_py()} <= {0, 1, None} else None
+    return values.cast(type_) if pa.types.is_string(type_) else None
+
+
+def home(type_: pa.DataType) -> type:
+    """Return the class of values that are read as *type_*, where there are none to tell."""
+    return str if pa.types.is_temporal(type_) else _HOMES[type_][0]
 
 
 def class_of(value: object) -> str:
