@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +29,16 @@ def findings(sc: Sidecar) -> list[Finding]:
     return found
 
 
-def report(sc: Sidecar, found: Sequence[Finding]) -> Iterator[str]:
-    """Yield lines for a person, grouped by table; advice stands on lines of its own, to be copied."""
+def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> Iterator[str]:
+    """Yield lines for a person, grouped by table; advice stands on lines of its own, to be copied.
+
+    *width*: that of the terminal; messages are broken to fit, advice never. None: each is one line.
+    """
     places = list(dict.fromkeys([f.where for f in found]))
     for where in [p for p in places if p not in sc.tracked] + [t for t in sc.tracked if t in places]:
         yield where
         for finding in (f for f in found if f.where == where):
-            yield f"  {finding.level}: {finding.message}"
+            yield from _message(f"{finding.level}: {finding.message}", width)
             yield from (f"    {line}" for line in finding.advice.splitlines())
         yield ""
     fine = [name for name in sc.tracked if name not in places]
@@ -42,6 +46,15 @@ def report(sc: Sidecar, found: Sequence[Finding]) -> Iterator[str]:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
     yield f"{len(sc.tracked)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+
+
+def _message(text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [f"  {text}"]
+    return textwrap.wrap(
+        text, max(width, 40), initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
 
 
 def _surroundings(sc: Sidecar) -> Iterator[Finding]:

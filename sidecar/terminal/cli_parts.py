@@ -128,13 +128,3 @@ def archiving(stop: threading.Event | None = None) -> Iterator[None]:
         make()
     finally:
         later.cancel()
-
-
-def printed(what: Any) -> None:
-    """Print a table for people: as wide as the terminal, or as it needs where there is none."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    console.print(what)

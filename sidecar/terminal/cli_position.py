@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from sidecar.errors import SettingsError
-from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened, printed
+from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened
+from sidecar.terminal.tables import printed
 
 watermark = typer.Typer(
     help="Show or move the position in a table.\n\nExample: [bold]sidecar watermark show orders[/bold]",
@@ -98,8 +99,9 @@ def schema(
 ) -> None:
     """Show what a table's columns have been, or accept what they have become.
 
-    A column that came, went, or grew needs no word. Any other change stops the table: older changes cannot be read as
-    the new type. Once accepted, the changes before and after it are read apart.
+    A column that came, went, or grew needs no word. Any other change stops the table.
+
+    Once accepted, the changes before and after it are read apart, as of two tables.
 
     Example: [bold]sidecar schema orders[/bold]
     """
