@@ -34,7 +34,8 @@ from sidecar.polls.changes import change_schema
 from sidecar.polls.deliveries import NOTHING
 from sidecar.running import standing
 from sidecar.running.lock import StateLock
-from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
+from sidecar.running.looking import look_at
+from sidecar.state import WatermarkStore, open_database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +102,7 @@ class Sidecar:
     def store(self) -> WatermarkStore:
         """The state; locked, opened, and rolled forward on first use."""
         if self._store is None:
-            self._store = self._read_state() if self.read_only else self._open_state()
+            self._store = look_at(self.settings.state.path / "db") if self.read_only else self._open_state()
         return self._store
 
     def log(self, table: str) -> ChangeLog:
@@ -348,12 +349,6 @@ class Sidecar:
     def _logged(self) -> list[str]:
         """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
         return [name for folder in tables(self.root) if (name := unescaped(folder)) is not None]
-
-    def _read_state(self) -> WatermarkStore:
-        path = self.settings.state.path / "db"
-        if not (path / "CURRENT").exists():
-            return MemoryWatermarkStore()
-        return RocksDBWatermarkStore(path, read_only=True)
 
     def _known(self, table: str) -> Tracked:
         found = self.tracked.get(table)

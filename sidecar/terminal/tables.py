@@ -1,4 +1,4 @@
-"""Tables for people. In a terminal: a table where it fits, else a record a row. In a pipe: a line a row, nothing cut."""
+"""Tables for people. A terminal has a table where it fits, else a record a row; a pipe has a line a row, uncut."""
 
 from __future__ import annotations
 
