@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
-from sidecar.errors import SettingsError, StateDamaged
+from sidecar.errors import SettingsError, SidecarError, StateDamaged
+from sidecar.polls.changes import change_schema, decision
 
 if TYPE_CHECKING:
     from sidecar.config import SinkSettings
+    from sidecar.model import Tracked
     from sidecar.project import Sidecar
 
 
@@ -25,8 +28,21 @@ def findings(sc: Sidecar) -> list[Finding]:
         except StateDamaged as error:
             found.append(Finding("error", tracked.name, str(error)))
             settled = tracked
+        found += [Finding("error", tracked.name, text) for text in _stopped(sc, settled)]
         found += [_at(f, tracked.name) for f in sc.connector.check(settled)]
     return found
+
+
+def _stopped(sc: Sidecar, tracked: Tracked) -> Iterator[str]:
+    """Yield why *tracked* does not go on: what its columns have become, and what its last poll or a sink met."""
+    log, waits = sc.log(tracked.name), None
+    with contextlib.suppress(SidecarError):  # a log that cannot be read is said already, or by the next poll
+        waits = decision(tracked, log.changes(change_schema(tracked)))
+    if waits is not None:
+        yield f"stopped: {waits}"
+    note = sc.store.notes().get(tracked.name)
+    if note is not None and note != waits:
+        yield f"failed at the last run, and is tried again by the next one: {note}"
 
 
 def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> Iterator[str]:

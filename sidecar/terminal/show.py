@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog, SchemaVersion
     from sidecar.config import Settings
     from sidecar.model import Tracked, Watermark
+    from sidecar.polls.evolution import Change
     from sidecar.running.standing import TableStatus
 
 
@@ -156,9 +157,14 @@ def schema(version: SchemaVersion) -> dict[str, Any]:
     }
 
 
-def schemas_table(versions: Sequence[SchemaVersion]) -> Table:
-    """Return the versions of a table's columns for people, the newest first: what each brought, against its elder."""
+def schemas_table(versions: Sequence[SchemaVersion], pending: Sequence[Change], *, waits: bool) -> Table:
+    """Return the versions of a table's columns for people, the newest first: what each brought, against its elder.
+
+    Before them, what is *pending*: with the next poll, or once it is accepted, if that *waits* for it.
+    """
     found: list[list[Cell]] = []
+    if pending:
+        found.append(["-", "-", "waits for --accept" if waits else "with the next poll", tuple(map(str, pending))])
     for at, version in enumerate(versions):
         older = versions[at + 1].schema if at + 1 < len(versions) else None
         if older is None:
