@@ -14,7 +14,7 @@ _SLACK = 300 * SECOND
 
 
 def closed_at(value: str, tracked: Tracked, kind: CursorKind, now: int) -> int:
-    """Return up to where *value* closes *tracked*'s first pass; SettingsError if it is no value, or lies in the future."""
+    """Return up to where *value* closes *tracked*; SettingsError if it is no value of its cursor, or in the future."""
     closed = cursor.parse(value, tracked, kind)
     if closed is None:
         example = "as the column holds them" if kind in ("number", "real") else "as 2024-05-01T10:00:00Z"
