@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sidecar.backfilling import fanout
 from sidecar.backfilling.jobs import Jobs
 from sidecar.clock import SECOND
+from sidecar.delivering import places
 from sidecar.delivering.delivery import Delivery
 from sidecar.delivering.feeding import Lanes
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
@@ -32,6 +33,7 @@ from sidecar.running.telling import SOURCE, Telling
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sidecar.connector import Finding
     from sidecar.project import Sidecar
 
 log_ = logging.getLogger("sidecar")
@@ -127,7 +129,7 @@ class Runner:
         assert self.stop is not None
         self._begin_round()
         tables = self._tables()
-        self._telling.begins(tables, interval)
+        self._telling.begins(tables, interval, self._lost)
         self._fan_out.begin()
         for tracked in tables:
             if self._stopping():
@@ -145,6 +147,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
+            self._telling.begins(tables, None, self._lost)
             self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             self._pulse = None
@@ -370,6 +373,9 @@ class Runner:
                 drop(log, self.sidecar.store, names, before)
             except SidecarError as error:
                 self._failed(tracked.name, error)
+
+    def _lost(self, tables: Iterable[Tracked]) -> Iterable[Finding]:
+        return places.lost(self.sidecar.settings, tables, self.sidecar.store)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

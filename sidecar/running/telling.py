@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sidecar.clock import SECOND, Clock
+from sidecar.connector import Finding
 from sidecar.errors import SidecarError, SourceUnavailable, about
 from sidecar.model import Tracked
 from sidecar.running.results import PollResult
@@ -18,6 +20,10 @@ AGAIN = 60.0
 
 SOURCE = "source"
 """What fails where no table has been met yet."""
+
+
+Lost: TypeAlias = Callable[[Collection[Tracked]], Iterable[Finding]]
+"""Returns what is gone of what the sinks of some tables had been given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,19 @@ class Telling:
         self._failing: dict[str, _Failing] = {}
         self._has_begun = False
 
-    def begins(self, tables: Collection[object], interval: float) -> None:
-        """Say once, when the tables are known, what is followed: while nothing changes, nothing else is said."""
-        if tables and not self._has_begun:
-            self._has_begun = True
+    def begins(self, tables: Collection[Tracked], interval: float | None, lost: Lost) -> None:
+        """Say once, when the tables are known, what is followed, and what is *lost* of what sinks had been given.
+
+        With an *interval*, of a loop: while nothing changes, nothing else is said.
+        """
+        if not tables or self._has_begun:
+            return
+        self._has_begun = True
+        if interval is not None:
             what = "1 table" if len(tables) == 1 else f"{len(tables)} tables"
             log_.info("following %s, polling every %g s", what, interval)
+        for finding in lost(tables):
+            log_.warning("%s", finding.message)
 
     def polled(self, result: PollResult) -> None:
         """Say what a poll has brought, if anything."""

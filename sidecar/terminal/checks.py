@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
+from sidecar.delivering import places
 from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.polls.changes import change_schema, decision
 
@@ -82,6 +83,7 @@ def _surroundings(sc: Sidecar) -> Iterator[Finding]:
         )
         return
     yield from _java()
+    yield from places.lost(settings, sc.tracked.values(), sc.store)
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:

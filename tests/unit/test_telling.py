@@ -7,7 +7,9 @@ import logging
 import pytest
 
 from sidecar.clock import FakeClock
+from sidecar.connector import Finding
 from sidecar.errors import SettingsError, SourceUnavailable
+from sidecar.model import Table, Tracked
 from sidecar.running.telling import SOURCE, Telling
 
 AWAY = SourceUnavailable("db:5432/shop: cannot connect")
@@ -19,6 +21,10 @@ def telling(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> Telling:
     return Telling(clock)
 
 
+def named(name: str) -> Tracked:
+    return Tracked(Table(name, (name,), (), ("id",)), ("id",), "updated_at")
+
+
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     found = [record.getMessage() for record in caplog.records]
     caplog.clear()
@@ -28,11 +34,12 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_run_begins_with_what_it_follows_once_that_is_known(
     telling: Telling, caplog: pytest.LogCaptureFixture
 ) -> None:
-    telling.begins([], 5)
+    tables = [named("a"), named("b")]
+    telling.begins([], 5, lambda _: [])
     assert said(caplog) == []
-    telling.begins(["a", "b"], 5)
-    telling.begins(["a", "b"], 5)
-    assert said(caplog) == ["following 2 tables, polling every 5 s"]
+    telling.begins(tables, 5, lambda found: [Finding("warning", "b", f"{len(found)} are lost")])
+    telling.begins(tables, 5, lambda _: [])
+    assert said(caplog) == ["following 2 tables, polling every 5 s", "2 are lost"]
 
 
 def test_a_source_that_is_back_is_said_once_for_all_its_tables(
