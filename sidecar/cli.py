@@ -84,7 +84,7 @@ def init(
 
 @app.command()
 def check(config: Config = SETTINGS) -> None:
-    """Say what stands in the way: rights, indexes, clocks, zones, NULL cursors, Java. Exit 1 on an error.
+    """Say what stands in the way: tables that have stopped, rights, indexes, clocks, NULLs, Java. Exit 1 on an error.
 
     Reads only; may take a full scan of a table. Each finding says what to do, an index with the SQL to copy.
 
