@@ -26,8 +26,15 @@ def lost(settings: Settings, tables: Iterable[Tracked], store: WatermarkStore) -
         for name in tracked.sinks:
             given = store.position(tracked.name, name).acknowledged
             place = _place(settings.sinks[name], tracked.name) if given else None
-            if place is not None and not place.exists():
+            if place is not None and _is_gone(place):
                 yield _found(name, settings.sinks[name], tracked.name, place, given)
+
+
+def _is_gone(place: Path) -> bool:
+    try:
+        return not place.exists()
+    except OSError:  # who may not look there says nothing
+        return False
 
 
 def _place(sink: SinkSettings, table: str) -> Path | None:
