@@ -12,9 +12,9 @@ LOGIN = {
     "no pg_hba.conf entry": "The server's pg_hba.conf must let this user in from here.",
     "is not permitted to log in": "Give the role LOGIN.",
     "permission denied for database": "GRANT CONNECT ON DATABASE to the role.",
-    "does not exist": "Check the names of user and database.",
     "does not support SSL": "Check sslmode and the certificates.",
     "certificate": "Check sslmode and the certificates.",
+    "does not exist": "Check the names of user and database.",
     "invalid connection option": "Check the URL's parameters.",
     "invalid sslmode": "Check the URL's parameters.",
 }

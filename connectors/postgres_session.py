@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from connectors import postgres_literals as literals
-from connectors.postgres_connect import Opening
+from connectors.postgres_connecting import Attempt, hint, reason
 from connectors.postgres_errors import LOGIN, translated
 from connectors.postgres_view import Connection, Own, Server, View, server, session_of, take
 from sidecar.clock import Clock
@@ -60,10 +61,10 @@ class Session:
         self._source = source
         self._parameters = _parameters(source)
         self._connection: Connection | None = None
+        self._attempt: Attempt | None = None
         self._server: Server | None = None
         self._monetary = "C"
         self._name: str | None = None
-        self._opening: Opening | None = None
         self.borrower = f"sidecar-{secrets.token_hex(8)}"
         """The name of connections that connectorx makes; no Python object stands for one of them."""
         self.lends = False
@@ -150,10 +151,13 @@ class Session:
             raise translated(error, table, self.where) from None
 
     def cancel(self) -> None:
-        """Have what is under way break off, here and in the connections that connectorx has; from any thread."""
-        opening, held = self._opening, self._connection
-        if opening is not None:
-            opening.break_off()
+        """Have the statement under way break off, here and in the connections that connectorx has; from any thread.
+
+        So does a connection that is still being made.
+        """
+        if (attempt := self._attempt) is not None:
+            attempt.break_off()
+        held = self._connection
         if held is None or held.closed:
             return
         with contextlib.suppress(psycopg.Error):
@@ -218,17 +222,13 @@ class Session:
         return _pins(self._source, version, literals.setting(self._monetary), is_local=is_local)
 
     def _connect(self) -> tuple[Connection, Server]:
-        self._opening = Opening(
-            lambda: psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
-        )
         try:
-            connection = self._opening.result()
+            self._attempt = Attempt(self._parameters)
+            connection = self._attempt.result()
         except psycopg.Error as error:
             raise self._refused(error) from None
         finally:
-            self._opening = None
-        if connection is None:
-            raise SourceUnavailable(f"{self.where}: broken off before there was a connection")
+            self._attempt = None
         version = connection.info.server_version
         if version < _OLDEST_VERSION:
             connection.close()
@@ -250,12 +250,12 @@ class Session:
 
     def _refused(self, error: psycopg.Error) -> SidecarError:
         """Return why there is no connection. Its SQLSTATE is not handed on, so the server's words have to do."""
-        said = self._clean(" ".join(str(error).split()))
+        said = self._clean(reason(error, self._parameters["connect_timeout"]))
         user = self._parameters.get("user") or "the operating system's"
         for words, advice in LOGIN.items():
             if words in said:
                 return SettingsError(f"{self.where}: cannot connect as user {user}: {said}. {advice}")
-        return SourceUnavailable(f"{self.where}: cannot connect: {said}")
+        return SourceUnavailable(f"{self.where}: cannot connect: {said}.{hint(said)}")
 
     def _clean(self, text: str) -> str:
         secrets = (str(self._parameters.get(k) or "") for k in ("password", "sslpassword"))
@@ -331,7 +331,11 @@ def _parameters(source: Source) -> Mapping[str, object]:
         raise SettingsError(f"source url: not a PostgreSQL URL that can be read; {advice}")
     try:
         found: dict[str, Any] = dict(conninfo.conninfo_to_dict(f"postgresql://{rest}"))
-    except psycopg.Error:
+    except psycopg.Error as error:
+        unknown = re.search(r'invalid URI query parameter: "([a-z_]+)"', str(error))
+        # Of a "?" in a password, what follows it is no parameter, but a part of a secret.
+        if unknown is not None and "?" not in authority and "@" not in path:
+            raise SettingsError(f'source url: PostgreSQL knows no parameter "{unknown[1]}"') from None
         raise SettingsError(f"source url: not a PostgreSQL URL that can be read; {advice}") from None
     if not all(p.isdigit() or not p for p in str(found.get("port") or "").split(",")):
         raise SettingsError(f"source url: its port is no number; {advice}")

@@ -22,10 +22,10 @@ from sidecar.terminal.cli_parts import (
     known_secrets,
     logged,
     opened,
-    printed,
     stopping,
 )
 from sidecar.terminal.cli_position import schema, watermark
+from sidecar.terminal.tables import printed, terminal_width
 
 INTERRUPTED = 130
 SHOWN = 50
@@ -41,10 +41,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-app.add_typer(watermark, name="watermark")
-app.command()(schema)
-app.command()(backfill)
-app.command()(export)
 
 
 def _version(wanted: bool) -> None:
@@ -88,7 +84,7 @@ def init(
 
 @app.command()
 def check(config: Config = SETTINGS) -> None:
-    """Say what stands in the way: rights, indexes, clocks, zones, NULL cursors, Java. Exit 1 on an error.
+    """Say what stands in the way: tables that have stopped, rights, indexes, clocks, NULLs, Java. Exit 1 on an error.
 
     Reads only; may take a full scan of a table. Each finding says what to do, an index with the SQL to copy.
 
@@ -98,7 +94,7 @@ def check(config: Config = SETTINGS) -> None:
 
     with opened(config, read_only=True) as sc:
         findings = checks.findings(sc)
-        for line in checks.report(sc, findings):
+        for line in checks.report(sc, findings, terminal_width()):
             print(known_secrets().scrub(line))
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
@@ -180,8 +176,11 @@ def changes(
 ) -> None:
     """Print a table's changes in log order.
 
-    With --since, those after it, from the oldest on; else the newest. --limit says how many; without it all are
-    printed, but of the newest, as a table, 50.
+    With --since, those after it, from the oldest on; else the newest, which are 50 in a table without --limit.
+
+    A terminal too narrow for a table shows them value by value, long values cut.
+
+    A pipe has a line a change, with all of it.
 
     Example: [bold]sidecar changes orders --since 12 --format jsonl | jq .id[/bold]
     """
@@ -202,9 +201,8 @@ def changes(
             print(show.line(row))
 
 
-@app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Made, and left for you to try.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made, and left for you to try.")] = Path(
         "sidecar-demo"
     ),
 ) -> None:
@@ -217,6 +215,14 @@ def demo(
     with archiving():
         code = show.run(folder)
     raise typer.Exit(code)
+
+
+# In the order in which they are listed: that in which they are needed.
+app.command()(backfill)
+app.command()(export)
+app.command()(schema)
+app.add_typer(watermark, name="watermark")
+app.command()(demo)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

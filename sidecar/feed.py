@@ -133,4 +133,4 @@ def reason(error: Exception) -> str:
     # Of what Python raised in an executor, the trace comes first.
     is_traced = any("from the Python worker" in line for line in lines[:2])
     said = [line for line in lines if "sidecar.errors." in line] if is_traced else []
-    return (said or lines)[-1 if is_traced else 0].rstrip(".")
+    return (said or lines)[-1 if is_traced else 0].rstrip(".; ")

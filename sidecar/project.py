@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sidecar import config, cursor, tracking
+from sidecar import config, tracking
 from sidecar.backfilling import backfills
 from sidecar.backfilling.backfills import BackfillStatus
 from sidecar.backfilling.requests import Request
 from sidecar.changelog import ChangeLog, tables
-from sidecar.clock import SECOND, Clock, SystemClock
+from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
-from sidecar.errors import SettingsError, StateDamaged
+from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.horizon import kind_of
 from sidecar.log import bases, consumers, owner, queries, recovery
 from sidecar.log.files import unescaped
@@ -33,9 +33,10 @@ from sidecar.poll import Step, fresh_watermark
 from sidecar.polls import recreated
 from sidecar.polls.changes import change_schema
 from sidecar.polls.deliveries import NOTHING
-from sidecar.running import standing
+from sidecar.running import moving, standing
 from sidecar.running.lock import StateLock
-from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
+from sidecar.running.looking import look_at
+from sidecar.state import WatermarkStore, open_database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from sidecar.log.bases import Base
     from sidecar.running.results import PollResult
     from sidecar.running.standing import TableStatus
-
-_SLACK = 300 * SECOND
-"""The source's clock may be ahead of this one."""
 
 
 class Sidecar:
@@ -57,7 +55,7 @@ class Sidecar:
     def __init__(self, settings_: config.Settings, *, clock: Clock | None = None, read_only: bool = False) -> None:
         self.settings = settings_
         self.clock: Clock = clock or SystemClock()
-        self.read_only = read_only
+        self.read_only, self._is_closed = read_only, False
         self._connector: SourceConnector | None = None
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
@@ -79,6 +77,7 @@ class Sidecar:
     def connector(self) -> SourceConnector:
         """The source; connected to on first use."""
         if self._connector is None:
+            self._must_be_open()
             self._connector = connect(config.source(self.settings, self.clock))
         return self._connector
 
@@ -102,7 +101,8 @@ class Sidecar:
     def store(self) -> WatermarkStore:
         """The state; locked, opened, and rolled forward on first use."""
         if self._store is None:
-            self._store = self._read_state() if self.read_only else self._open_state()
+            self._must_be_open()
+            self._store = look_at(self.settings.state.path / "db") if self.read_only else self._open_state()
         return self._store
 
     def log(self, table: str) -> ChangeLog:
@@ -210,18 +210,7 @@ class Sidecar:
         """Let the next poll of *table* read from just above the cursor value *value* on, delivered before or not."""
         tracked = self._known(table)
         kind = kind_of(tracked, tracked.passes[0])
-        closed = cursor.parse(value, tracked, kind)
-        if closed is None:
-            example = "as the column holds them" if kind in ("number", "real") else "as 2024-05-01T10:00:00Z"
-            raise SettingsError(
-                f'"{value}" is no value of table "{table}", column "{tracked.updated_at}"; write it {example}'
-            )
-        limit = cursor.ceiling(self.clock.now() + _SLACK, tracked, kind)
-        if limit is not None and closed > limit and not pa.types.is_date(tracked.cursor_type):
-            raise SettingsError(
-                f'"{value}" lies in the future ({cursor.show(closed, kind, tracked.unit)}): what is stamped up to then '
-                f"would not be delivered. Write a time that is past; a day alone stands for its end"
-            )
+        closed = moving.closed_at(value, tracked, kind, self.clock.now())
         before = self.store.watermark(tracked.name)
         held = before.marks if before else {}
         # What the value means in a column of another kind is not known: such a pass stays where it is.
@@ -296,7 +285,8 @@ class Sidecar:
             self._connector.cancel()
 
     def close(self) -> None:
-        """Let go of source, state and lock."""
+        """Let go of source, state and lock; what needs them is an error from now on."""
+        self._is_closed = True
         with contextlib.ExitStack() as stack:
             for part in (self._lock, self._store, self._connector):
                 if part is not None:
@@ -310,6 +300,12 @@ class Sidecar:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _must_be_open(self) -> None:
+        if self._is_closed:
+            raise SidecarError(
+                "this project is closed, as at the end of its `with` block: use it inside, or open it anew"
+            )
 
     def _must_write(self, what: str) -> None:
         if self.read_only:
@@ -348,12 +344,6 @@ class Sidecar:
     def _logged(self) -> list[str]:
         """Return the tables that have a log, by the names in their segments' footers; the folder's name is escaped."""
         return [name for folder in tables(self.root) if (name := unescaped(folder)) is not None]
-
-    def _read_state(self) -> WatermarkStore:
-        path = self.settings.state.path / "db"
-        if not (path / "CURRENT").exists():
-            return MemoryWatermarkStore()
-        return RocksDBWatermarkStore(path, read_only=True)
 
     def _known(self, table: str) -> Tracked:
         found = self.tracked.get(table)

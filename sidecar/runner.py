@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from sidecar.backfilling import fanout
 from sidecar.backfilling.jobs import Jobs
 from sidecar.clock import SECOND
-from sidecar.delivering.delivery import AGAIN, Delivery
+from sidecar.delivering import places
+from sidecar.delivering.delivery import Delivery
 from sidecar.delivering.feeding import Lanes
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.horizon import LONG_HOLD, resting
@@ -27,10 +28,12 @@ from sidecar.poll import Step, poll, rest
 from sidecar.running.holds import Holds
 from sidecar.running.results import PollResult
 from sidecar.running.stopping import breaking_off
+from sidecar.running.telling import SOURCE, Telling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sidecar.connector import Finding
     from sidecar.project import Sidecar
 
 log_ = logging.getLogger("sidecar")
@@ -58,12 +61,11 @@ class Runner:
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _pulse: object | None = None
     _errors: dict[str, SidecarError] = field(default_factory=dict)
-    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._holds = Holds(self.long_hold)
+        self._holds, self._telling = Holds(self.long_hold), Telling(self.sidecar.clock)
         self._feeding = Lanes(lambda: self._delivery.is_vain)
         self._compaction = Compaction(
             self._delivery.session, self.sidecar.described, self._feeding.spark.ask, self.sidecar.clock
@@ -127,6 +129,7 @@ class Runner:
         assert self.stop is not None
         self._begin_round()
         tables = self._tables()
+        self._telling.begins(tables, interval, self._lost)
         self._fan_out.begin()
         for tracked in tables:
             if self._stopping():
@@ -144,6 +147,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
+            self._telling.begins(tables, None, self._lost)
             self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             self._pulse = None
@@ -195,17 +199,20 @@ class Runner:
             self.sidecar.refresh()
             self._stale = False
         try:
-            return list(self.sidecar.tracked.values())
+            found = list(self.sidecar.tracked.values())
         except SidecarError as error:
             if known is None and isinstance(error, SettingsError):
                 return self._those_that_can_be(error)
             if known is None and not isinstance(error, SourceUnavailable):
                 raise
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
-            self._failed("source", error)
+            self._telling.stops(SOURCE, error)
+            self._failed(SOURCE, error)
             self._stale = True
             self.sidecar.__dict__["tracked"] = known or {}
             return list((known or {}).values())
+        self._telling.goes_on(SOURCE)
+        return found
 
     def _those_that_can_be(self, error: SettingsError) -> list[Tracked]:
         """Return the tables that can be followed although *error* is; the others fail, and hold none of them."""
@@ -241,21 +248,18 @@ class Runner:
                 once()
         except SidecarError as error:
             result.error = error
+            self._telling.stops(tracked.name, error)
             self._failed(tracked.name, error)
             # What the source was described as may be what is wrong: look again before the next round.
             self._stale = True
         else:
+            self._telling.goes_on(tracked.name)
             # Of a backfill in this round, of a sink or a base, something may still be wrong.
             has_failed = tracked.name in {*self._errors, *self._compaction.failures}
             if not has_failed and not self._delivery.has_failed(tracked.name):
                 store.note(tracked.name, None)
         result.seconds = clock.monotonic() - began
-        if result.rows:
-            lag = f"{result.lag:.1f}" if result.lag is not None else "-"
-            log_.info(
-                "table=%s rows=%d offset=%s lag_s=%s ms=%d",
-                tracked.name, result.rows, result.last_offset, lag, result.seconds * 1000,
-            )  # fmt: skip
+        self._telling.polled(result)
         return result
 
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
@@ -291,12 +295,7 @@ class Runner:
             result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
         if mark is not None and mark.polled is not None:
             self._holds.tell(tracked, mark.hold, mark.polled)
-        if result.late:
-            log_.warning(
-                "table=%s late=%d: these rows appeared more than lookback (%gs) after their stamp. They were seen; "
-                "others as late may have been missed. Let lookback cover how late rows are written, or stamp them anew",
-                tracked.name, result.late, tracked.lookback / SECOND,
-            )  # fmt: skip
+        self._telling.late(tracked, result.late)
         if pulse is not None:
             self._quiet[tracked.name] = pulse, began + resting(tracked) / SECOND
 
@@ -376,6 +375,9 @@ class Runner:
             except SidecarError as error:
                 self._failed(tracked.name, error)
 
+    def _lost(self, tables: Iterable[Tracked]) -> Iterable[Finding]:
+        return places.lost(self.sidecar.settings, tables, self.sidecar.store)
+
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def _stopping(self) -> bool:
@@ -393,8 +395,4 @@ class Runner:
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
             self._quiet.pop(where, None)  # or nobody would take the note away
-        text, now = about(where, error), self.sidecar.clock.monotonic()
-        before = self._said.get(where)
-        if before is None or before[0] != text or now - before[1] >= AGAIN:
-            self._said[where] = text, now
-            log_.error("%s", text)
+        self._telling.failed(where, error)

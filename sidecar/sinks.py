@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sidecar import faults, feed
 from sidecar.backfilling import executors
 from sidecar.delivering import folder_columns, row_groups
+from sidecar.delivering.raised_at import raised_at
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.log.files import filename
 from sidecar.log.storage import AnyPath
@@ -229,7 +230,17 @@ def failing_as(sink: Sink, batch: Batch) -> Iterator[None]:
     except SidecarError:
         raise
     except Exception as error:
+        own = _raised_at(sink, error)
+        why = feed.reason(error) if own is None else f"{own}: {feed.reason(error)}"
         raise SinkError(
-            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {feed.reason(error)}. '
+            f'sink "{sink.name}", table "{batch.table}", offsets {batch.first} to {batch.last}: {why}. '
             "The batch is tried again at the next run."
         ) from error
+
+
+def _raised_at(sink: object, error: Exception) -> str | None:
+    """Return where in the code that the user gave *sink* an error was raised, if it was."""
+    if not isinstance(sink, Common):
+        return None
+    given = (sink.transform, sink.function if isinstance(sink, FunctionSink) else None)
+    return raised_at(error, sink.search, [spec.partition(":")[0] for spec in given if spec is not None])

@@ -162,7 +162,8 @@ class RocksDBWatermarkStore:
     StateDamaged where RocksDB finds a checksum, a file or the identity marker wrong: never an empty answer instead.
     """
 
-    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False, seen_at: Path | None = None) -> None:
+        """Open the database at *path*; or, only to read it, *seen_at*, a folder with the same files."""
         import rocksdict as rd
 
         self.path = path
@@ -176,9 +177,9 @@ class RocksDBWatermarkStore:
         options.set_stats_dump_period_sec(0)
         options.set_stats_persist_period_sec(0)
         families = {name: rd.Options(raw_mode=True) for name in _FAMILIES}
-        access = rd.AccessType.read_only(False) if read_only else rd.AccessType.read_write()
+        access = rd.AccessType.read_only(False) if seen_at else rd.AccessType.read_write()
         with self._damage():
-            self._db = rd.Rdict(str(path), options, families, access)
+            self._db = rd.Rdict(str(seen_at or path), options, families, access)
             self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
             self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
             identity = self._db.get(_IDENTITY)

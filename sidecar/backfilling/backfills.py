@@ -180,7 +180,7 @@ def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
 def _ended(ended: Ended) -> BackfillStatus:
     r = ended.request
     return BackfillStatus(
-        r.table, r.id, r.kind, described(r), ended.ending, r.at, None, ended.at, ended.read, ended.written
+        r.table, r.id, r.kind, described(r), ended.ending, r.at, ended.began, ended.at, ended.read, ended.written
     )
 
 
@@ -201,7 +201,8 @@ def described(r: Request) -> str:
     if r.scope == ALL:
         parts.append("all rows")
     if r.scope.among is not None:
-        parts.append(f"{len(r.scope.among.values):,} values of ({', '.join(r.scope.among.columns)})")
+        count = len(r.scope.among.values)
+        parts.append(f"{count:,} value{'' if count == 1 else 's'} of ({', '.join(r.scope.among.columns)})")
     if r.scope.where is not None:
         parts.append(f"where {r.scope.where}")
     return ", ".join(parts) + (", then purge" if r.purge else "")

@@ -300,7 +300,7 @@ class Jobs:
             mark = purge.unseen(connector, tracked, log, store, mark, scope=request.scope, now=clock.now())
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
-        self.requests.end(request, "done", clock.now(), read=job.read, written=job.written)
+        self.requests.end(request, "done", clock.now(), began=job.at, read=job.read, written=job.written)
         if job.read:
             ms = (clock.now() - job.at) // 1000
             log_.info("table=%s rows=%d offset=%d backfill=done ms=%d", tracked.name, job.written, mark.offset, ms)

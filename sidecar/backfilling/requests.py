@@ -51,13 +51,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A backfill that has ended: how, when (microseconds UTC), and how many rows it read and wrote."""
+    """A backfill that has ended: how, when (microseconds UTC) that was and it began, and its rows read and written."""
 
     request: Request
     ending: Ending
     at: int
     read: int
     written: int
+    began: int | None = None
 
 
 class Requests:
@@ -135,9 +136,14 @@ class Requests:
         """Return whether the request that runs as *id_* has not been cancelled."""
         return (self._root / filename(table) / (id_ + _RUNNING)).exists()
 
-    def has_ended(self, id_: str, table: str) -> bool:
-        """Return whether the request *id_* has been ended by somebody."""
-        return (self._root / filename(table) / "done" / f"{id_}.json").exists()
+    def ending(self, id_: str, table: str) -> Ending | None:
+        """Return how the request *id_* has ended; None, if nobody has ended it."""
+        try:
+            return _load_ended(self._root / filename(table) / "done" / f"{id_}.json").ending
+        except FileNotFoundError:
+            return None
+        except StateDamaged:
+            return "cancelled"  # it is there, which says that it has ended
 
     def keep(self, request: Request) -> Request:
         """Make *request* durable, also if it has been lost, and return it."""
@@ -146,11 +152,13 @@ class Requests:
         write_durably(path, lambda aside: _write(aside, _dump(request)))
         return request
 
-    def end(self, request: Request, ending: Ending, at: int, *, read: int = 0, written: int = 0) -> None:
+    def end(
+        self, request: Request, ending: Ending, at: int, *, began: int | None = None, read: int = 0, written: int = 0
+    ) -> None:
         """Note how *request* has ended, and forget the oldest ones that have."""
         folder = self._root / filename(request.table) / "done"
         make_folder(folder)
-        text = {**_dump(request), "ending": ending, "ended": at, "read": read, "written": written}
+        text = {**_dump(request), "ending": ending, "began": began, "ended": at, "read": read, "written": written}
         write_durably(folder / f"{request.id}.json", lambda aside: _write(aside, text))
         for running in (False, True):
             self._path(dataclasses.replace(request, running=running)).unlink(missing_ok=True)
@@ -182,7 +190,8 @@ def _load(path: Path) -> Request:
 
 def _load_ended(path: Path) -> Ended:
     raw = _parsed(path)
-    return Ended(_request(raw, running=False), raw["ending"], raw["ended"], raw["read"], raw["written"])
+    request = _request(raw, running=False)
+    return Ended(request, raw["ending"], raw["ended"], raw["read"], raw["written"], raw.get("began"))
 
 
 def _parsed(path: Path) -> dict[str, Any]:

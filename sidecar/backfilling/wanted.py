@@ -117,10 +117,15 @@ class Wanted:
             if request.id == mark.job.id and request.running:
                 return request
         is_first = mark.job.closed is not None or (tracked.consistent and mark.finished is None)
-        if is_first and not self.requests.has_ended(mark.job.id, name):
+        ending = self.requests.ending(mark.job.id, name)
+        if is_first and ending is None:
             # The folder of requests was lost, and with it nothing that the watermark does not say.
             return self.requests.keep(Request(mark.job.id, name, mark.job.at, "automatic", running=True))
-        self._drop(name, mark)
+        if ending == "done":
+            # The state was lost, and the last segment, which it was rebuilt from, does not know of the end.
+            self.save(name, backfill.ended(mark))
+        else:
+            self._drop(name, mark)
         return None
 
     def _drop(self, table: str, mark: Watermark) -> None:

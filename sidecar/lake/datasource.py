@@ -18,6 +18,7 @@ from sidecar.changelog import ChangeLog, tables
 from sidecar.errors import SettingsError
 from sidecar.lake.log_reader import LogReader
 from sidecar.lake.log_stream import Bounds, Columns, LogStream
+from sidecar.lake.plainly import plainly
 from sidecar.log.owner import OWNER
 from sidecar.log.storage import AnyPath, locate
 from sidecar.settings.words import did_you_mean, listed
@@ -52,6 +53,7 @@ class SidecarDataSource(DataSource):
         """Return what `format` is given."""
         return "sidecar"
 
+    @plainly()
     def schema(self) -> StructType:
         """Return the newest columns as which the range can be read; SettingsError for options that make no sense."""
         asked = _Asked(self.options)
@@ -69,6 +71,7 @@ class SidecarDataSource(DataSource):
             ]
         )
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the range once, as it was when it was loaded."""
         asked = _Asked(self.options)
@@ -78,6 +81,7 @@ class SidecarDataSource(DataSource):
         since = log.floor() if asked.since is None else asked.since
         return LogReader(log, since, max(since, columns.newest), schema)
 
+    @plainly()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads on and on."""
         log, columns = self._loaded()

@@ -40,12 +40,14 @@ def export(
     output: Path,
     *,
     progress: Callable[[int, int], None],
+    doing: Callable[[str], None] = lambda _: None,
     force: bool = False,
 ) -> int:
     """Write *table* as of *as_of* into *output*, whole or not at all; return how many rows it has.
 
-    The format is by the file's name. *progress* is told how many rows of how many are written. SettingsError for
-    another name, or a file that is there without *force*; as `current.dataframe` otherwise.
+    The format is by the file's name. *progress* is told how many rows of how many are written; *doing*, what
+    takes its time before. SettingsError for another name, or a file that is there without *force*; as
+    `current.dataframe` otherwise.
     """
     write = _writer(output)
     if not output.absolute().parent.is_dir():
@@ -59,10 +61,12 @@ def export(
     aside = output.absolute().with_name(f".{output.name}.parts")
     settings = sidecar.settings.spark
     conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
+    doing("starting Spark")
     session = spark.session(config=conf, fast_start=settings.fast_start)
     try:
         for attempt in range(1, ATTEMPTS + 1):
             try:
+                doing("Spark reads the log")
                 _aside(session, made, aside)
                 break
             except Exception as error:

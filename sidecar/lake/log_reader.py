@@ -19,6 +19,7 @@ from sidecar import feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SettingsError
 from sidecar.lake import stored_feed
+from sidecar.lake.plainly import plainly
 from sidecar.log import segments
 from sidecar.log.storage import AnyPath
 
@@ -35,6 +36,7 @@ class LogReader(DataSourceReader):
     def __init__(self, log: ChangeLog, since: int, until: int, schema: StructType) -> None:
         self._log, self._since, self._until, self._schema = log, since, until, schema
 
+    @plainly()
     def partitions(self) -> list[InputPartition]:
         """Return the tasks; LogTruncated or SchemaChanged where the range cannot be read as one table."""
         found = feed.readable(self._log, self._since, self._until).segments
@@ -57,11 +59,12 @@ def batches(partition: InputPartition, schema: StructType) -> Iterator[pa.Record
     """Yield the changes in *partition*'s files in Spark's own layout of *schema*, a bounded batch at a time."""
     target = to_arrow_schema(schema, timezone="UTC")
     variants = {field.name for field in schema if isinstance(field.dataType, VariantType)}
-    # None: a range without a segment still has a task.
-    for path in partition.value or ():
-        _size(path)
-        for batch in segments.batches(path):
-            yield conformed(batch, target, variants)
+    with plainly():
+        # None: a range without a segment still has a task.
+        for path in partition.value or ():
+            _size(path)
+            for batch in segments.batches(path):
+                yield conformed(batch, target, variants)
 
 
 def conformed(batch: pa.RecordBatch, target: pa.Schema, variants: set[str]) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged
 from sidecar.lake.log_reader import batches, tasks
+from sidecar.lake.plainly import plainly
 from sidecar.log import queries, segments
 from sidecar.log.storage import AnyPath
 from sidecar.polls import evolution
@@ -61,6 +62,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
+    @plainly()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return where a query without a checkpoint begins: behind `since`, else with the oldest change there is."""
         floor = self._log.floor()
@@ -80,6 +82,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = self._log.last()
         self._until = last if self._bounds.until is None else min(last, self._bounds.until)
 
+    @plainly()
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
         """Return the end of the batch after *start*: full, or all there is that fits the query's columns.
 
@@ -98,6 +101,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._recognised.append(end)
         return end
 
+    @plainly()
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Return the tasks of the batch between two positions."""
         for position in (start, end):
@@ -112,6 +116,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._misfit(fits + 1)
         return tasks([self._log.file(offset) for offset in range(first, last + 1)])
 
+    @plainly()
     def commit(self, end: Position) -> None:
         """Let retention drop what the query has had; SettingsError if another query has taken its name since."""
         self._save(end["offset"])

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -195,6 +196,7 @@ def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
     java = find_java()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.find_spark_home import _find_spark_home
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     home = _find_spark_home()
@@ -220,6 +222,9 @@ def _start(config: dict[str, str], *, fast_start: bool) -> SparkSession:
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOCAL_ADDRESS)
     # Of a pandas that Sidecar does not use, but somebody has installed.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        # What fails in a plan is raised; this would print it as well, with all of Java's stack.
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)

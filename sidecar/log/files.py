@@ -43,8 +43,9 @@ def write_durably(path: Path, write: Callable[[Path], None], *, between: Callabl
         sync(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        reason = error.strerror or error
-        raise StateDamaged(f"{path}: cannot be written: {reason}. Is the disk full, or read-only?") from error
+        reason, is_right = error.strerror or error, isinstance(error, PermissionError)
+        hint = "Let this user write there" if is_right else "Is the disk full, or read-only?"
+        raise StateDamaged(f"{path}: cannot be written: {reason}. {hint}") from error
 
 
 def sync(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
 from sidecar.model import DELETE, INSERT, KEY, METADATA, VARIANT, Tracked
+from sidecar.polls.evolution import Change
 from sidecar.polls.rows import Rows
 
 log_ = logging.getLogger("sidecar")
@@ -46,6 +48,34 @@ def change_schema(tracked: Tracked) -> pa.Schema:
     return pa.schema([*metadata, *delivered])
 
 
+def decision(tracked: Tracked, found: Sequence[Change]) -> str | None:
+    """Return what somebody has to decide before *tracked* goes on with what has been *found* of its columns, if so."""
+    told = ", ".join(map(str, found))
+    if any(change.kind == "changed" for change in found):
+        return (
+            f'table "{tracked.name}": {told}. Older changes cannot be read as that. To go on with the new columns, '
+            f"read apart from the old ones: sidecar schema {tracked.name} --accept. To have the whole table in the new "
+            f"ones as well: sidecar watermark reset {tracked.name}. {_begin_anew(tracked)}Or leave the column out "
+            "(columns = …)"
+        )
+    if found and tracked.schema_change == "fail":
+        return (
+            f'table "{tracked.name}": {told}; schema_change = "fail" asks to stop at that. To go on with the new '
+            f"columns: sidecar schema {tracked.name} --accept"
+        )
+    return None
+
+
+def _begin_anew(tracked: Tracked) -> str:
+    if not tracked.sinks:
+        return ""
+    names = ", ".join(f'"{name}"' for name in tracked.sinks)
+    return (
+        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings, and "
+        f"begins anew there (sinks: {names}). "
+    )
+
+
 def check_schema(tracked: Tracked, log: ChangeLog) -> None:
     """Say what has become of the table's columns since the log's newest segment.
 
@@ -54,18 +84,9 @@ def check_schema(tracked: Tracked, log: ChangeLog) -> None:
     found = log.changes(change_schema(tracked))
     if not found:
         return
+    if (waits := decision(tracked, found)) is not None:
+        raise SchemaChanged(waits)
     told = ", ".join(map(str, found))
-    if any(change.kind == "changed" for change in found):
-        raise SchemaChanged(
-            f'table "{tracked.name}": {told}. Older changes cannot be read as that. To go on with the new columns, '
-            f"read apart from the old ones: sidecar schema {tracked.name} --accept. To have the whole table in the new "
-            f"ones as well: sidecar watermark reset {tracked.name}. Or leave the column out (columns = …)"
-        )
-    if tracked.schema_change == "fail":
-        raise SchemaChanged(
-            f'table "{tracked.name}": {told}; schema_change = "fail" asks to stop at that. To go on with the new '
-            f"columns: sidecar schema {tracked.name} --accept"
-        )
     renamed = {change.kind for change in found} >= {"added", "dropped"}
     hint = " (a renamed column looks like one that is gone and one that is new)" if renamed else ""
     if any(change.kind == "added" for change in found) and not tracked.backfill_added:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
-from sidecar.errors import SettingsError, StateDamaged
+from sidecar.delivering import places
+from sidecar.errors import SettingsError, SidecarError, StateDamaged
+from sidecar.polls.changes import change_schema, decision
 
 if TYPE_CHECKING:
     from sidecar.config import SinkSettings
+    from sidecar.model import Tracked
     from sidecar.project import Sidecar
 
 
@@ -24,17 +29,33 @@ def findings(sc: Sidecar) -> list[Finding]:
         except StateDamaged as error:
             found.append(Finding("error", tracked.name, str(error)))
             settled = tracked
+        found += [Finding("error", tracked.name, text) for text in _stopped(sc, settled)]
         found += [_at(f, tracked.name) for f in sc.connector.check(settled)]
     return found
 
 
-def report(sc: Sidecar, found: Sequence[Finding]) -> Iterator[str]:
-    """Yield lines for a person, grouped by table; advice stands on lines of its own, to be copied."""
+def _stopped(sc: Sidecar, tracked: Tracked) -> Iterator[str]:
+    """Yield why *tracked* does not go on: what its columns have become, and what its last poll or a sink met."""
+    log, waits = sc.log(tracked.name), None
+    with contextlib.suppress(SidecarError):  # a log that cannot be read is said already, or by the next poll
+        waits = decision(tracked, log.changes(change_schema(tracked)))
+    if waits is not None:
+        yield f"stopped: {waits}"
+    note = sc.store.notes().get(tracked.name)
+    if note is not None and note != waits:
+        yield f"failed at the last run, and is tried again by the next one: {note}"
+
+
+def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> Iterator[str]:
+    """Yield lines for a person, grouped by table; advice stands on lines of its own, to be copied.
+
+    *width*: that of the terminal; messages are broken to fit, advice never. None: each is one line.
+    """
     places = list(dict.fromkeys([f.where for f in found]))
     for where in [p for p in places if p not in sc.tracked] + [t for t in sc.tracked if t in places]:
         yield where
         for finding in (f for f in found if f.where == where):
-            yield f"  {finding.level}: {finding.message}"
+            yield from _message(f"{finding.level}: {finding.message}", width)
             yield from (f"    {line}" for line in finding.advice.splitlines())
         yield ""
     fine = [name for name in sc.tracked if name not in places]
@@ -42,6 +63,15 @@ def report(sc: Sidecar, found: Sequence[Finding]) -> Iterator[str]:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
     yield f"{len(sc.tracked)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+
+
+def _message(text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [f"  {text}"]
+    return textwrap.wrap(
+        text, max(width, 40), initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
 
 
 def _surroundings(sc: Sidecar) -> Iterator[Finding]:
@@ -53,6 +83,7 @@ def _surroundings(sc: Sidecar) -> Iterator[Finding]:
         )
         return
     yield from _java()
+    yield from places.lost(settings, sc.tracked.values(), sc.store)
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:

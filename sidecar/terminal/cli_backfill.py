@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from sidecar.errors import SettingsError
-from sidecar.terminal.cli_parts import SETTINGS, Config, followed, opened, printed
+from sidecar.terminal.cli_parts import SETTINGS, Config, followed, opened
+from sidecar.terminal.tables import printed
 
 
 def backfill(
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="A followed table; only --list goes without.")
+        str | None, typer.Argument(metavar="TABLE", help="A followed table; only --list goes without.")
     ] = None,
     *,
     config: Config = SETTINGS,

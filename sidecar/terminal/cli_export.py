@@ -26,6 +26,8 @@ def export(
 
     The source is not asked; a runner may be at work. No rows are held in memory.
 
+    Spark does it, which needs Java 17 or newer, and some seconds to start.
+
     csv: nothing between two commas is NULL, "" an empty text. In csv and jsonl, values are as in sidecar changes.
 
     Example: [bold]sidecar export orders --as-of 2024-05-01T00:00:00Z -o orders.parquet[/bold]
@@ -37,5 +39,5 @@ def export(
     with opened(config, read_only=True) as sc:
         name = logged(sc, table)
         with Counting(f"exporting {name}", sc.clock) as progress:
-            rows = export.export(sc, name, when, output, force=force, progress=progress)
+            rows = export.export(sc, name, when, output, force=force, progress=progress, doing=progress.doing)
     print(f"{name}: {rows:,} rows in {output}")

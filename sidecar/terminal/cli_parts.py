@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -128,13 +128,3 @@ def archiving(stop: threading.Event | None = None) -> Iterator[None]:
         make()
     finally:
         later.cancel()
-
-
-def printed(what: Any) -> None:
-    """Print a table for people: as wide as the terminal, or as it needs where there is none."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    console.print(what)

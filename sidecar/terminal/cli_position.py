@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sidecar.errors import SettingsError
-from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened, printed
+from sidecar.errors import SettingsError, SidecarError
+from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened
+from sidecar.terminal.tables import printed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.polls.evolution import Change
+    from sidecar.project import Sidecar
 
 watermark = typer.Typer(
     help="Show or move the position in a table.\n\nExample: [bold]sidecar watermark show orders[/bold]",
@@ -96,10 +104,13 @@ def schema(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a version, on a line.")] = False,
 ) -> None:
-    """Show what a table's columns have been, or accept what they have become.
+    """Show what a table's columns have been and are to be, or accept what they have become.
 
-    A column that came, went, or grew needs no word. Any other change stops the table: older changes cannot be read as
-    the new type. Once accepted, the changes before and after it are read apart.
+    A column that came, went, or grew needs no word. Any other change stops the table.
+
+    Once accepted, the changes before and after it are read apart, as of two tables.
+
+    Mirrors, and sinks of files, then need a new name and place: they begin anew there.
 
     Example: [bold]sidecar schema orders[/bold]
     """
@@ -116,4 +127,20 @@ def schema(
             for version in versions:
                 print(show.line(show.schema(version)))
         else:
-            printed(show.schemas_table(versions))
+            pending, waits = _pending(sc, name)
+            printed(show.schemas_table(versions, pending, waits=waits is not None))
+            if waits is not None:
+                print(f"stopped: {waits}", file=sys.stderr)
+
+
+def _pending(sc: Sidecar, table: str) -> tuple[Sequence[Change], str | None]:
+    """Return what has become of *table*'s columns in the source since its newest segment, and what is to be decided."""
+    from sidecar.polls import changes
+
+    try:
+        tracked = sc.tracked.get(table)
+        found = [] if tracked is None else sc.log(table).changes(sc.described(table))
+    except SidecarError as error:
+        print(f"Not known is what its columns are by now: {error}", file=sys.stderr)
+        return [], None
+    return found, None if tracked is None else changes.decision(tracked, found)

@@ -12,6 +12,7 @@ from sidecar.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.status import Status
 
     from sidecar.clock import Clock
     from sidecar.poll import Step
@@ -161,9 +162,29 @@ class Counting:
         self._said = 0.0
         self._display: Progress | None = None
         self._task: TaskID | None = None
+        self._status: Status | None = None
+
+    def doing(self, what: str) -> None:
+        """Say at once that *what* is under way, of which there is nothing to be counted."""
+        text = f"{self._what}: {what}"
+        if not self._live:
+            log_.info("%s", text)
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        self._stop_status()
+        self._status = Console(stderr=True).status(Text(text))
+        self._status.start()
+
+    def _stop_status(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+        self._status = None
 
     def __call__(self, done: int, total: int) -> None:
         """Take notice of *done* rows of *total*."""
+        self._stop_status()
         now = self._clock.monotonic()
         if self._began is None:
             self._began = self._said = now
@@ -182,6 +203,7 @@ class Counting:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop_status()
         if self._display is not None:
             self._display.stop()
 

@@ -21,18 +21,15 @@ from sidecar.config import TableSettings
 from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.polls import evolution
 from sidecar.terminal.show_backfills import ago, progress
+from sidecar.terminal.tables import Cell, Table
 from sidecar.tracking import matches
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
     from sidecar.changelog import ChangeLog, SchemaVersion
     from sidecar.config import Settings
     from sidecar.model import Tracked, Watermark
+    from sidecar.polls.evolution import Change
     from sidecar.running.standing import TableStatus
-
-WIDE = 40
-"""Longer values are shortened in tables for people; JSON has them whole."""
 
 
 def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[dict[str, Any]]:
@@ -91,11 +88,9 @@ def _is_named(table: str, key: str) -> bool:
     return key in (table, f"public.{table}") or table.endswith(f".{key}")
 
 
-def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
+def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return what `status` found as a table for people."""
-    from rich.text import Text
-
-    found = _table("table", "watermark", "polled", "offset", "sinks", "state")
+    found = []
     for row in rows:
         readers = [*row["sinks"].items(), *((f"query {name}", at) for name, at in row["queries"].items())]
         sinks = [f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in readers]
@@ -107,10 +102,10 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> RichTable:
             well += f", {row['quarantined']:,} rows are set aside"
         state = row["error"] or _held(row) or well
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
-        cells = _plain([row["table"], row["watermark"] or "-", polled, row["offset"], ", ".join(sinks) or "-"])
-        # The whole of it: what an error says last is what to do.
-        found.add_row(*cells, Text(state))
-    return found
+        found.append(
+            [row["table"], row["watermark"] or "-", polled, str(row["offset"]), ", ".join(sinks) or "-", state]
+        )
+    return Table(("table", "watermark", "polled", "offset", "sinks", "state"), found, prose=True)
 
 
 def changes(log: ChangeLog, since: int, limit: int | None) -> Iterator[dict[str, Any]]:
@@ -132,14 +127,11 @@ def newest(log: ChangeLog, count: int) -> tuple[Iterator[dict[str, Any]], bool]:
     return iter(found[-count:]), len(found) > count
 
 
-def changes_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
+def changes_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return changes as a table for people."""
     # A table's columns may change on the way.
     names = list(dict.fromkeys(name for row in rows for name in row))
-    found = _table(*names)
-    for row in rows:
-        found.add_row(*_plain(row.get(name) for name in names))
-    return found
+    return Table(names, [[_text(row.get(name)) for name in names] for row in rows])
 
 
 def objects(changes: pa.Table) -> Iterator[dict[str, Any]]:
@@ -165,21 +157,24 @@ def schema(version: SchemaVersion) -> dict[str, Any]:
     }
 
 
-def schemas_table(versions: Sequence[SchemaVersion]) -> RichTable:
-    """Return the versions of a table's columns for people, the newest first: what each brought, against its elder."""
-    from rich.text import Text
+def schemas_table(versions: Sequence[SchemaVersion], pending: Sequence[Change], *, waits: bool) -> Table:
+    """Return the versions of a table's columns for people, the newest first: what each brought, against its elder.
 
-    found = _table("version", "from offset", "time", "columns")
+    Before them, what is *pending*: with the next poll, or once it is accepted, if that *waits* for it.
+    """
+    found: list[list[Cell]] = []
+    if pending:
+        found.append(["-", "-", "waits for --accept" if waits else "with the next poll", tuple(map(str, pending))])
     for at, version in enumerate(versions):
         older = versions[at + 1].schema if at + 1 < len(versions) else None
         if older is None:
-            told = ", ".join(f"{f.name} {f.type}" for f in version.schema)
+            told = [f"{f.name} {f.type}" for f in version.schema]
         else:
-            told = "\n".join(map(str, evolution.changes(older, version.schema)))
+            told = [str(change) for change in evolution.changes(older, version.schema)]
             if version.since == version.first:
-                told += f"\nOlder changes cannot be read as this: until={version.first - 1}"
-        found.add_row(*_plain([version.version, version.first, iso(version.committed)]), Text(told))
-    return found
+                told.append(f"Older changes cannot be read as this: until={version.first - 1}")
+        found.append([str(version.version), str(version.first), iso(version.committed), tuple(told)])
+    return Table(("version", "from offset", "time", "columns"), found, prose=True)
 
 
 def watermark(tracked: Tracked, mark: Watermark | None) -> list[str]:
@@ -248,20 +243,5 @@ def _json(value: Any) -> Any:  # noqa: PLR0911  one line a type
     return value
 
 
-def _table(*headers: str) -> RichTable:
-    from rich import box
-    from rich.table import Table
-
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        found.add_column(header, overflow="fold")
-    return found
-
-
-def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    from rich.text import Text
-
-    for value in values:
-        text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        # Text, not markup: a value may have brackets in it.
-        yield Text(text if len(text) <= WIDE * 3 else text[: WIDE * 3 - 1] + "…")
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sidecar.clock import iso
+from sidecar.clock import SECOND, iso
+from sidecar.terminal.tables import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sidecar.backfilling.backfills import BackfillStatus
 
 
@@ -21,14 +20,13 @@ def as_json(found: Iterable[BackfillStatus]) -> str:
 
 def as_table(found: Iterable[BackfillStatus]) -> Table:
     """Return a table for people."""
-    from rich.table import Table
-    from rich.text import Text
+    names = ("table", "of", "state", "rows", "eta", "asked", "began", "ended", "backfill")
+    return Table(names, [(e.table, e.scope, e.state, progress(e), *_times(e), e.id) for e in found])
 
-    table = Table("table", "backfill", "of", "state", "rows", "eta", box=None, pad_edge=False)
-    for each in found:
-        row = (each.table, each.id, each.scope, each.state, progress(each), _eta(each.eta))
-        table.add_row(*(Text(text) for text in row))
-    return table
+
+def _times(each: BackfillStatus) -> tuple[str, ...]:
+    eta = "-" if each.eta is None else ago(each.eta)
+    return eta, *("-" if at is None else iso(at // SECOND * SECOND) for at in (each.asked, each.began, each.ended))
 
 
 def progress(each: BackfillStatus) -> str:
@@ -46,10 +44,6 @@ def ago(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def _eta(seconds: float | None) -> str:
-    return "-" if seconds is None else ago(seconds)
 
 
 def _object(each: BackfillStatus) -> dict[str, Any]:

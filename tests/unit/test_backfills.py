@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -223,6 +224,20 @@ def test_a_version_brings_that_table_again_and_once(items: Project, sqlite_db: S
     with sidecar.open(items.path) as sc:
         sc.set_watermark("items", "2025-01-01T00:00:00Z")
     assert items.poll()["items"] == [], "a position that was set says nothing of what a backfill has brought"
+
+
+def test_a_state_that_was_lost_calls_no_backfill_cancelled_that_was_done(
+    items: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sidecar")
+    items.poll()
+    with sidecar.open(items.path) as sc:
+        (done,) = sc.backfills()
+        assert (done.state, done.began is not None and done.asked <= done.began <= (done.ended or 0)) == ("done", True)
+    shutil.rmtree(items.folder / "state" / "db")
+    assert items.poll()["items"] == []
+    assert "rolled_forward" in caplog.text
+    assert "cancelled" not in caplog.text
 
 
 def written(execute: Any, clock: Clock, key: int, back: float) -> None:

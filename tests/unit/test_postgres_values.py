@@ -117,8 +117,13 @@ def test_a_password_of_a_source_never_stands_in_its_repr() -> None:
 
 
 def test_an_unknown_parameter_is_a_setting_to_mend() -> None:
-    with pytest.raises(SettingsError, match="not a PostgreSQL URL"):
+    with pytest.raises(SettingsError, match='knows no parameter "sslmod"'):
         PostgresConnector(Source("postgresql://h/db?sslmod=require"))
+    for url in ("postgresql://u:pa/ss?sswd=x@h/db", "postgresql://u:x@h/db?pass=w@rd"):
+        with pytest.raises(SettingsError, match="not a PostgreSQL URL") as refused:
+            PostgresConnector(Source(url))
+        assert "pass" not in str(refused.value).replace("password", "")
+        assert "sswd" not in str(refused.value).replace("password", "")
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=200))

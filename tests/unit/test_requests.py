@@ -64,7 +64,8 @@ def test_a_request_that_is_gone_does_not_begin(requests: Requests) -> None:
     assert requests.open("t") == []
     (ended,) = requests.ended("t")
     assert (ended.ending, ended.at, ended.request.id) == ("cancelled", 2, asked.id)
-    assert requests.has_ended(asked.id, "t")
+    assert requests.ending(asked.id, "t") == "cancelled"
+    assert requests.ending("another", "t") is None
 
 
 def test_one_that_runs_is_cancelled_by_taking_it_away(requests: Requests) -> None:

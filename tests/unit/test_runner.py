@@ -97,7 +97,8 @@ def test_a_sink_that_fails_holds_no_other_and_gets_the_same_batch_again(
         assert functions.taken == [("second", "a", 1, 1, False, [1]), ("second", "b", 1, 1, False, [2])]
         assert opened.store.position("a", "first") == ConsumerPosition(0, 1)
         errors = {s.table: s.error or "" for s in opened.status()}
-        assert 'sink "first", table "a", offsets 1 to 1: RuntimeError: first is away' in errors["a"]
+        place = "sinks_of_a_user.py, line 12, in take"
+        assert f'sink "first", table "a", offsets 1 to 1: {place}: RuntimeError: first is away' in errors["a"]
         assert 'table "b"' in errors["b"]
     functions.taken.clear()
     functions.failing.clear()

@@ -343,6 +343,8 @@ def test_what_a_transform_raises_is_one_line_that_says_where(
         sink.write(words, BATCH, VERSION)
     message = str(raised.value)
     assert message.startswith('sink "lake", table "words", offsets 1 to 1: ')
+    # What is raised while Spark works has no line of the user's any more.
+    assert (f"{module}.py, line 13, in broken: " in message) == (function == "broken")
     assert reason in message
     assert "\n" not in message
     folder = tmp_path / "lake" / "words"

@@ -20,6 +20,7 @@ from sidecar.errors import StateDamaged
 from sidecar.log import consumers, recovery
 from sidecar.model import PassMark, Watermark
 from sidecar.polls.deliveries import NOTHING
+from sidecar.running.looking import look_at
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 from tests.unit.records import Known, keys, known, lasting, records
 from tests.unit.test_changelog import fill, mark
@@ -89,7 +90,7 @@ class BothStores(RuleBasedStateMachine):
 
     @rule()
     def look_from_outside(self) -> None:
-        other = RocksDBWatermarkStore(self.path, read_only=True)
+        other = look_at(self.path)
         assert other.positions() == self.memory.positions()
         other.close()
 

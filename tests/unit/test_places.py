@@ -1,0 +1,69 @@
+"""A sink whose place is another one than before: said when a run, or a check, begins."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+import sidecar
+from sidecar.cli import execute
+from sidecar.state import ConsumerPosition
+from tests.conftest import SQLiteFile
+
+SETTINGS = """
+[source]
+url = "sqlite:///{name}"
+[tables.orders]
+[sinks.files]
+path = "files"
+[sinks.mirror]
+format = "delta"
+mode = "mirror"
+path = "mirror"
+compact_every = "10000d"
+[sinks.there]
+path = "there"
+[sinks.far]
+format = "iceberg"
+path = "s3://far/away"
+"""
+
+
+@pytest.fixture
+def shop(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shop of which all sinks have been given everything."""
+    sqlite_db.connection.executescript(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL);"
+        "CREATE INDEX by_time ON orders (updated_at, id);"
+        "INSERT INTO orders VALUES (1, '2024-05-01T10:00:00Z');"
+    )
+    monkeypatch.chdir(sqlite_db.path.parent)
+    Path("sidecar.toml").write_text(SETTINGS.format(name=sqlite_db.path.name))
+    Path("there/orders").mkdir(parents=True)
+    with sidecar.open("sidecar.toml") as sc:
+        sc.poll()
+        for sink in ("files", "mirror", "there", "far"):
+            sc.store.save_position("orders", sink, ConsumerPosition(1))
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_run_says_at_its_start_what_its_sinks_have_lost(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "sidecar"), sidecar.open("sidecar.toml") as sc:
+        assert sc.run(once=True) == 0
+    files, mirror = (record.getMessage() for record in caplog.records)
+    assert files.startswith('sink "files", table "orders": has been given the changes up to offset 1, and ')
+    assert "files/orders is not there. Only what comes after that will be there." in files
+    assert "mirror/orders is not there. It cannot go on without that." in mirror
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_check_finds_it_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(["check"]) == 1
+    sys.stdout.flush()
+    out = capfd.readouterr().out
+    assert 'warning: sink "files", table "orders": has been given' in out
+    assert 'error: sink "mirror", table "orders": has been given' in out
+    assert 'sink "there"' not in out

@@ -1,0 +1,112 @@
+"""A table that does not go on: check, schema and the first message say so, and what it will take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sidecar
+from sidecar.cli import execute
+from sidecar.errors import SchemaChanged
+from tests.conftest import SQLiteFile
+
+Say = Callable[..., tuple[int, str, str]]
+
+SETTINGS = """
+[source]
+url = "sqlite:///{name}"
+[tables.orders]
+[sinks.lake]
+format = "delta"
+mode = "mirror"
+path = "lake"
+"""
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Say:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = execute(arguments)
+        sys.stdout.flush()
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def shop(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> SQLiteFile:
+    """A shop that has been polled; the working directory is that of its settings."""
+    sqlite_db.connection.executescript(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, total INTEGER, updated_at TEXT NOT NULL);"
+        "CREATE INDEX by_time ON orders (updated_at, id);"
+        "INSERT INTO orders VALUES (1, 5, '2024-05-01T10:00:00Z');"
+    )
+    monkeypatch.chdir(sqlite_db.path.parent)
+    Path("sidecar.toml").write_text(SETTINGS.format(name=sqlite_db.path.name))
+    with sidecar.open("sidecar.toml") as sc:
+        sc.poll()
+    return sqlite_db
+
+
+def with_text_totals(shop: SQLiteFile) -> None:
+    shop.connection.executescript(
+        "ALTER TABLE orders RENAME TO old;"
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, total TEXT, updated_at TEXT NOT NULL);"
+        "INSERT INTO orders SELECT id, total, updated_at FROM old; DROP TABLE old;"
+        "CREATE INDEX by_time ON orders (updated_at, id);"
+        "INSERT INTO orders VALUES (2, 'six', '2024-05-01T11:00:00Z');"
+    )
+
+
+def test_a_change_that_waits_is_said_before_and_after_a_poll_with_what_accepting_it_means(
+    shop: SQLiteFile, say: Say
+) -> None:
+    assert say("check")[0] == 0
+    with_text_totals(shop)
+    changed = 'column "total" was int64 and is string now'
+    for _ in ("before a poll has met it", "and after"):
+        code, out, _ = say("check")
+        assert code == 1
+        assert out.count(f'stopped: table "orders": {changed}') == 1
+        assert "1 error" in out
+        code, out, err = say("schema", "orders")
+        assert (code, out.splitlines()[1].split()[:5]) == (0, ["-", "-", "waits", "for", "--accept"])
+        assert changed in out
+        assert 'needs a new name and place in the settings, and begins anew there (sinks: "lake")' in err
+        with sidecar.open("sidecar.toml") as sc, pytest.raises(SchemaChanged, match="begins anew there"):
+            sc.poll()
+    assert say("schema", "orders", "--accept")[0] == 0
+    with sidecar.open("sidecar.toml") as sc:
+        sc.poll()
+    assert say("check")[0] == 0
+    assert "waits" not in say("schema", "orders")[1]
+
+
+def test_a_column_that_the_next_poll_takes_by_itself_is_shown_as_that(shop: SQLiteFile, say: Say) -> None:
+    shop.connection.execute("ALTER TABLE orders ADD COLUMN note TEXT")
+    code, out, err = say("schema", "orders")
+    assert (code, err) == (0, "")
+    assert "with the next poll" in out.splitlines()[1]
+    assert 'column "note" (string) is new' in out
+    assert say("check")[0] == 0
+
+
+def test_what_the_last_run_failed_at_is_found_by_a_check(shop: SQLiteFile, say: Say) -> None:
+    with sidecar.open("sidecar.toml") as sc:
+        sc.store.note("orders", 'sink "lake", table "orders": no room')
+    code, out, _ = say("check")
+    assert code == 1
+    assert (
+        'error: failed at the last run, and is tried again by the next one: sink "lake", table "orders": no room' in out
+    )
+
+
+def test_what_columns_have_been_is_shown_while_the_source_is_away(shop: SQLiteFile, say: Say) -> None:
+    shop.path.rename("away.db")
+    code, out, err = say("schema", "orders")
+    assert (code, "id int64; total int64" in out) == (0, True)
+    assert err.startswith("Not known is what its columns are by now: ")
