@@ -105,7 +105,7 @@ class Bench:
     @cached_property
     def spark(self) -> SparkSession:
         """One Spark for the whole run, as Sidecar starts it, the JDBC driver aside."""
-        from sidecar.spark import close, session
+        from sidecar.lake.spark import close, session
 
         self.say("starting Spark")
         config = {} if self.jdbc_jar is None else {"spark.driver.extraClassPath": str(self.jdbc_jar)}
@@ -150,7 +150,7 @@ def project(
 
 def acknowledge(sc: Sidecar) -> None:
     """Let the sink stand at the end of the log, as if it had taken all of it."""
-    from sidecar import consumers
+    from sidecar.log import consumers
 
     for name in sc.tracked:
         mark = sc.watermark(name)

@@ -96,7 +96,7 @@ def peak(process: int) -> float:
 def main(who: str, *arguments: str) -> None:
     """Load once, in this process and with a Spark of its own, and print both peaks."""
     import sidecar
-    from sidecar.spark import close, session
+    from sidecar.lake.spark import close, session
 
     code = 0
     if who == "jdbc":

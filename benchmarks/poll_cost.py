@@ -22,7 +22,7 @@ from benchmarks.bench import NAMES, Bench, project
 from benchmarks.measure import Answer, Contender, Sample, take_turns, timed
 from benchmarks.poll_size import LOOKBACK, REST, TURNS, change
 from sidecar.clock import SystemClock
-from sidecar.files import write_durably
+from sidecar.log.files import write_durably
 from sidecar.runner import Runner
 
 CHANGES = (0, 1_000, 100_000)

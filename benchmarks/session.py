@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 """
 START_SIDECAR = """
-from sidecar.spark import session
+from sidecar.lake.spark import session
 spark = session()
 """
 # Java is waited for, or its processor time would be nobody's.
@@ -45,7 +45,7 @@ def ask(bench: Bench) -> Answer:
         cache = {"XDG_CACHE_HOME": str(folder / "cache")}
         on, off = cache | {"SIDECAR_FAST_START": "true"}, cache | {"SIDECAR_FAST_START": "false"}
         bench.say("making the archive")
-        made = timed(lambda: _run(folder, on, "-m", "sidecar.archive_maker"))
+        made = timed(lambda: _run(folder, on, "-m", "sidecar.lake.archive_maker"))
         size = sum(file.stat().st_size for file in (folder / "cache" / "sidecar").glob("*.jsa"))
         contenders = [
             Contender(PLAIN, lambda: _started(folder, off, START_PLAIN)),

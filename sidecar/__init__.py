@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog
     from sidecar.connector import Finding, Source, SourceConnector
-    from sidecar.datasource import register
-    from sidecar.envelope import debezium, debezium_json
     from sidecar.errors import (
         LogTruncated,
         SchemaChanged,
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
         StateDamaged,
         StateHeld,
     )
+    from sidecar.lake.datasource import register
+    from sidecar.lake.envelope import debezium, debezium_json
     from sidecar.model import Column, Horizon, Page, Pass, Table, Tracked, Wishes
     from sidecar.project import Sidecar
     from sidecar.project import open_project as open
@@ -55,9 +55,9 @@ _WHERE = {
     "Tracked": "model",
     "WatermarkStore": "state",
     "Wishes": "model",
-    "debezium": "envelope",
-    "debezium_json": "envelope",
-    "register": "datasource",
+    "debezium": "lake.envelope",
+    "debezium_json": "lake.envelope",
+    "register": "lake.datasource",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs

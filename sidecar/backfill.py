@@ -25,15 +25,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import deliveries, faults, quarantine, renumbered, rows
+from sidecar import faults
 from sidecar.changelog import ChangeLog
-from sidecar.changes import existing, to_changes
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
-from sidecar.deliveries import Records
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
-from sidecar.rows import Rows
+from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls.changes import existing, to_changes
+from sidecar.polls.deliveries import Records
+from sidecar.polls.rows import Rows
 from sidecar.state import WatermarkStore
 
 ORIGIN = "backfill"

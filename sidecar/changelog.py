@@ -22,14 +22,16 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from sidecar import deliveries, evolution, faults, segments, storage
+from sidecar import faults
 from sidecar.codec import dump_watermark, load_watermark
-from sidecar.deliveries import Records
 from sidecar.errors import LogTruncated, StateDamaged, StateUnavailable
-from sidecar.files import filename
+from sidecar.log import segments, storage
+from sidecar.log.files import filename
+from sidecar.log.segments import Metadata, Segment
+from sidecar.log.storage import AnyPath
 from sidecar.model import Watermark
-from sidecar.segments import Metadata, Segment
-from sidecar.storage import AnyPath
+from sidecar.polls import deliveries, evolution
+from sidecar.polls.deliveries import Records
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,21 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from sidecar.cli_backfill import backfill
-from sidecar.cli_export import export
-from sidecar.cli_parts import SETTINGS, Config, TableName, archiving, known_secrets, logged, opened, printed, stopping
-from sidecar.cli_position import schema, watermark
 from sidecar.errors import SidecarError
+from sidecar.terminal.cli_backfill import backfill
+from sidecar.terminal.cli_export import export
+from sidecar.terminal.cli_parts import (
+    SETTINGS,
+    Config,
+    TableName,
+    archiving,
+    known_secrets,
+    logged,
+    opened,
+    printed,
+    stopping,
+)
+from sidecar.terminal.cli_position import schema, watermark
 
 INTERRUPTED = 130
 SHOWN = 50
@@ -67,8 +77,8 @@ def init(
 
     Example: [bold]sidecar init postgresql://reader@db.internal/shop[/bold]
     """
-    from sidecar import wizard
     from sidecar.clock import SystemClock
+    from sidecar.terminal import wizard
 
     known_secrets().update(wizard.secrets(url))
     written = wizard.init(url, output, SystemClock())
@@ -84,7 +94,7 @@ def check(config: Config = SETTINGS) -> None:
 
     Example: [bold]sidecar check -c shop.toml[/bold]
     """
-    from sidecar import checks
+    from sidecar.terminal import checks
 
     with opened(config, read_only=True) as sc:
         findings = checks.findings(sc)
@@ -113,8 +123,9 @@ def run(
 
     Example: [bold]sidecar run --interval 30s[/bold], or in a crontab [bold]sidecar run --once[/bold]
     """
-    from sidecar import allocation, values
-    from sidecar.console import LoadProgress
+    from sidecar.settings import values
+    from sidecar.terminal import allocation
+    from sidecar.terminal.console import LoadProgress
 
     allocation.reuse()
     try:
@@ -145,7 +156,7 @@ def status(
 
     Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
     """
-    from sidecar import show
+    from sidecar.terminal import show
 
     with opened(config, read_only=True) as sc:
         found = show.status(sc.status(), sc.settings, sc.clock.now())
@@ -174,7 +185,7 @@ def changes(
 
     Example: [bold]sidecar changes orders --since 12 --format jsonl | jq .id[/bold]
     """
-    from sidecar import show
+    from sidecar.terminal import show
 
     with opened(config, read_only=True) as sc:
         log = sc.log(logged(sc, table))
@@ -201,7 +212,7 @@ def demo(
 
     Example: [bold]sidecar demo[/bold], then [bold]cd sidecar-demo[/bold] and [bold]sidecar changes orders[/bold]
     """
-    from sidecar import demo as show
+    from sidecar.terminal import demo as show
 
     with archiving():
         code = show.run(folder)
@@ -237,7 +248,7 @@ def main() -> NoReturn:
 
 
 def _fail(error: BaseException, code: int) -> int:
-    from sidecar.console import failures
+    from sidecar.terminal.console import failures
 
     _details(error)
     for line in failures(error):

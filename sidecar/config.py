@@ -23,14 +23,14 @@ from pydantic import (
     model_validator,
 )
 
-from sidecar import mirrored, values
 from sidecar.clock import SECOND
-from sidecar.environment import Expanded, expand
 from sidecar.errors import SettingsError
+from sidecar.log.storage import AnyPath, locate
 from sidecar.model import OnBadValue, Scalar
-from sidecar.scrub import Secrets, in_url
-from sidecar.storage import AnyPath, locate
-from sidecar.words import did_you_mean, section
+from sidecar.settings import mirrored, values
+from sidecar.settings.environment import Expanded, expand
+from sidecar.settings.scrub import Secrets, in_url
+from sidecar.settings.words import did_you_mean, section
 
 if TYPE_CHECKING:
     from sidecar.clock import Clock

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
-from sidecar import evolution, segments, stored_feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SchemaChanged
+from sidecar.lake import stored_feed
+from sidecar.log import segments
+from sidecar.log.segments import Segment
+from sidecar.log.storage import AnyPath, StorePath, for_spark
 from sidecar.model import VARIANT
-from sidecar.segments import Segment
-from sidecar.storage import AnyPath, StorePath, for_spark
+from sidecar.polls import evolution
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,13 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sidecar import deliveries, faults, horizon, quarantine, renumbered, rows
-from sidecar.ahead import Reader
+from sidecar import faults, horizon
 from sidecar.changelog import ChangeLog
-from sidecar.changes import change_schema, check_schema, existing, to_changes
 from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, Flags, ceiling
-from sidecar.deliveries import NOTHING, Records
 from sidecar.errors import SettingsError
 from sidecar.model import (
     INFINITY,
@@ -38,7 +35,11 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.rows import Rows
+from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls.ahead import Reader
+from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
+from sidecar.polls.deliveries import NOTHING, Records
+from sidecar.polls.rows import Rows
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")

@@ -15,30 +15,33 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sidecar import backfills, bases, config, consumers, cursor, mirror, owner, queries, recovery, standing, tracking
-from sidecar.backfills import BackfillStatus
+from sidecar import config, cursor, tracking
+from sidecar.backfilling import backfills
+from sidecar.backfilling.backfills import BackfillStatus
+from sidecar.backfilling.requests import Request
 from sidecar.changelog import ChangeLog, tables
-from sidecar.changes import change_schema
 from sidecar.clock import SECOND, Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
-from sidecar.deliveries import NOTHING
 from sidecar.errors import SettingsError, StateDamaged
-from sidecar.files import unescaped
 from sidecar.horizon import kind_of
-from sidecar.lock import StateLock
+from sidecar.log import bases, consumers, owner, queries, recovery
+from sidecar.log.files import unescaped
+from sidecar.log.storage import AnyPath, make_folder
+from sidecar.mirrors import mirror
 from sidecar.model import PassMark, PassName, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark
-from sidecar.requests import Request
+from sidecar.polls.changes import change_schema
+from sidecar.polls.deliveries import NOTHING
+from sidecar.running import standing
+from sidecar.running.lock import StateLock
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
-from sidecar.storage import AnyPath, make_folder
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from sidecar.bases import Base
-    from sidecar.results import PollResult
-    from sidecar.standing import TableStatus
+    from sidecar.log.bases import Base
+    from sidecar.running.results import PollResult
+    from sidecar.running.standing import TableStatus
 
 _SLACK = 300 * SECOND
 """The source's clock may be ahead of this one."""
@@ -175,7 +178,7 @@ class Sidecar:
 
     def current(self, spark: SparkSession, table: str, as_of: int | str | datetime | None = None) -> DataFrame:
         """Return *table* as it is by its log, or was as of an offset or a time; see `current.dataframe`."""
-        from sidecar import current
+        from sidecar.lake import current
 
         return current.dataframe(spark, self.log(table), as_of, functools.partial(self.described, table))
 
@@ -183,7 +186,7 @@ class Sidecar:
         """Return the base of *table* as of now, written if there is none: it stands in for the log up to there, which
         retention may then drop. StateHeld while a runner is at work, which does this by itself.
         """
-        from sidecar import compaction
+        from sidecar.lake import compaction
 
         self._must_write("compact")
         _ = self.store  # and so the lock

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar import fanout, recovery, retention
+from sidecar.backfilling import fanout
+from sidecar.backfilling.jobs import Jobs
 from sidecar.clock import SECOND
-from sidecar.compaction import Compaction
-from sidecar.delivery import AGAIN, Delivery
+from sidecar.delivering.delivery import AGAIN, Delivery
+from sidecar.delivering.feeding import Lanes
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
-from sidecar.feeding import Lanes
-from sidecar.holds import Holds
 from sidecar.horizon import LONG_HOLD, resting
-from sidecar.jobs import Jobs
+from sidecar.lake.compaction import Compaction
+from sidecar.log import recovery, retention
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll, rest
-from sidecar.results import PollResult
-from sidecar.stopping import breaking_off
+from sidecar.running.holds import Holds
+from sidecar.running.results import PollResult
+from sidecar.running.stopping import breaking_off
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar import executors, faults, feed, folder_columns, row_groups
+from sidecar import faults, feed
+from sidecar.backfilling import executors
+from sidecar.delivering import folder_columns, row_groups
 from sidecar.errors import SettingsError, SidecarError, SinkError
-from sidecar.files import filename
-from sidecar.storage import AnyPath
+from sidecar.log.files import filename
+from sidecar.log.storage import AnyPath
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sidecar import deliveries
-from sidecar.blocks import Blocks, checksum
 from sidecar.codec import dump_watermark, load_watermark
-from sidecar.deliveries import CONTENT, Keys, Records
 from sidecar.errors import StateDamaged
 from sidecar.model import Watermark
+from sidecar.polls import deliveries
+from sidecar.polls.blocks import Blocks, checksum
+from sidecar.polls.deliveries import CONTENT, Keys, Records
 
 if TYPE_CHECKING:
     import rocksdict

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sidecar import cursor, mirrored
+from sidecar import cursor
 from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
-from sidecar.names import Names, collecting
-from sidecar.words import did_you_mean, listed, section
+from sidecar.settings import mirrored
+from sidecar.settings.names import Names, collecting
+from sidecar.settings.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
     from sidecar.connector import SourceConnector

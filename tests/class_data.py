@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sidecar import class_archive, spark
-from sidecar.class_archive import Archive
 from sidecar.clock import SystemClock
 from sidecar.errors import SettingsError
+from sidecar.lake import class_archive, spark
+from sidecar.lake.class_archive import Archive
 
 FOLDER = "SIDECAR_TEST_CLASS_DATA"
 """The environment's name for the folder in which it is made."""
@@ -95,7 +95,7 @@ def _archive(folder: Path) -> Archive | None:
 def _maker(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "said.txt").open("wb") as said, (folder / "complaints.txt").open("wb") as complaints:
         return subprocess.Popen(
-            [sys.executable, "-m", "sidecar.archive_maker"],
+            [sys.executable, "-m", "sidecar.lake.archive_maker"],
             cwd=folder,
             env=environment(folder),
             stdin=subprocess.DEVNULL,

@@ -154,7 +154,7 @@ def catalogs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One lean Spark session for all tests, as Sidecar itself starts it."""
-    from sidecar.spark import close, session
+    from sidecar.lake.spark import close, session
 
     running = session("sidecar-tests")
     try:

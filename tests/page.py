@@ -162,7 +162,7 @@ class Reader:
     def python(self, block: Block) -> None:
         """Run it statement by statement."""
         if "spark" in block.text and "spark" not in self.namespace:
-            from sidecar.spark import session
+            from sidecar.lake.spark import session
 
             self.namespace["spark"] = session("docs")
         promised, printed = comments(block), []
@@ -270,7 +270,7 @@ def read(path: Path) -> None:
 
 def environment(root: Path) -> dict[str, str]:
     """Return the environment of somebody who has installed the package that stands at *root*, and a Java."""
-    from sidecar import spark
+    from sidecar.lake import spark
 
     return os.environ | {
         "JAVA_HOME": str(spark._home(spark.find_java())),

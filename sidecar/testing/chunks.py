@@ -12,7 +12,7 @@ import pytest
 from sidecar import codec
 from sidecar.connector import SourceConnector
 from sidecar.model import Among, Page, Pass, Position, Scalar, Scope, Strain, Tracked
-from sidecar.rows import from_page
+from sidecar.polls.rows import from_page
 from sidecar.testing.parts import BASE, STAMPS, Connect, Contract, Row, Writer, stamped, tracked, values
 
 KINDS = ("integer", "text", "collated", "bytes", "uuid")

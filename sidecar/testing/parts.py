@@ -14,7 +14,7 @@ from sidecar import codec
 from sidecar.clock import SECOND
 from sidecar.connector import SourceConnector
 from sidecar.model import Page, Pass, Scalar, Tracked
-from sidecar.rows import from_page
+from sidecar.polls.rows import from_page
 
 Connect = Callable[[], SourceConnector]
 Row = dict[str, Scalar]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import sidecar
 from sidecar.clock import Clock, SystemClock
-from sidecar.results import PollResult
+from sidecar.running.results import PollResult
 
 Row: TypeAlias = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import sidecar
+from sidecar.delivering.folder_columns import RECORD, SUMMARY
 from sidecar.errors import SchemaChanged
-from sidecar.folder_columns import RECORD, SUMMARY
 from sidecar.runner import Runner
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile

@@ -15,7 +15,7 @@ import pytest
 
 import sidecar
 from sidecar import Sidecar
-from sidecar.jobs import Jobs
+from sidecar.backfilling.jobs import Jobs
 from sidecar.runner import Runner
 from tests.cases.harness import Project, Row, fold, kinds, sqlite_file, wait_for
 from tests.cases.tables import BINS, SNOWFLAKES, TAGS

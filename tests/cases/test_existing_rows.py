@@ -10,12 +10,13 @@ import pytest
 
 import sidecar
 from connectors.sqlite import SQLiteConnector
-from sidecar import Sidecar, requests
+from sidecar import Sidecar
+from sidecar.backfilling import requests
+from sidecar.backfilling.jobs import Jobs
+from sidecar.backfilling.requests import Requests
 from sidecar.clock import SystemClock, iso
-from sidecar.jobs import Jobs
 from sidecar.model import Scope, Strain
 from sidecar.poll import poll
-from sidecar.requests import Requests
 from sidecar.runner import Runner
 from tests.conftest import SQLiteFile
 
@@ -82,7 +83,7 @@ def test_a_source_under_strain_holds_no_run_up_that_has_nothing_to_backfill(
         opened.poll()
         monkeypatch.setattr(SQLiteConnector, "strain", lambda self: Strain(replication_lag=60.0))
         sqlite_db.connection.execute("UPDATE t SET v = 'second', updated_at = ? WHERE id = 1", (now(),))
-        monkeypatch.setattr("sidecar.throttle.Throttle.wait", lambda *_: pytest.fail("waits"))
+        monkeypatch.setattr("sidecar.backfilling.throttle.Throttle.wait", lambda *_: pytest.fail("waits"))
         opened.poll()
         assert opened.run(once=True) == 0
         assert versions(opened, 1) == ["first", "second"]

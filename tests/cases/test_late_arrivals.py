@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import sidecar
-from sidecar import show
 from sidecar.clock import FakeClock, instant
 from sidecar.runner import Runner
+from sidecar.terminal import show
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile
 from tests.servers import Database

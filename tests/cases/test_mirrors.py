@@ -12,10 +12,10 @@ import pytest
 
 import sidecar
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.feed import dataframe
-from sidecar.mirror import MirrorSink
+from sidecar.mirrors.mirror import MirrorSink
 from sidecar.model import Watermark
+from sidecar.polls.deliveries import NOTHING
 from sidecar.sinks import Batch, FileSink, FunctionSink, Sink
 from tests.cases.harness import Project, fold, sqlite_file
 
@@ -31,8 +31,8 @@ HELD = [{"id": 1, "bal": 10}, {"id": 2, "bal": 25}]
 
 # A keyed sink of one's own: what `batch` says is all that it needs to be one.
 BOOKS = """
-from sidecar.newest import Named, last_of_each, ordered
-from sidecar.keys import Keys
+from sidecar.mirrors.newest import Named, last_of_each, ordered
+from sidecar.mirrors.keys import Keys
 
 calls, held = [], {}
 
@@ -91,7 +91,7 @@ def balances(spark: SparkSession, kind: str, folder: Path) -> list[Any]:
         changes.sort(key=lambda r: (r["_origin"] != "backfill", r["_commit_timestamp"], r["_change_type"] == "delete"))
         rows = list(fold(changes, "id").values())
     else:
-        from sidecar.mirror import dataframe as mirrored
+        from sidecar.mirrors.mirror import dataframe as mirrored
 
         found = mirrored(spark, str(folder / "lake" / "accts"))
         current = {"mirror": "true", "marked": "_deleted_at IS NULL", "history": "_is_current"}[kind]
@@ -150,7 +150,7 @@ def test_rc70_polls_of_nothing_leave_a_sink_readable_and_its_types_right(
     if kind == "parquet":
         found = spark.read.parquet(str(tmp_path / "lake" / "empt"))
     else:
-        from sidecar.mirror import dataframe as mirrored
+        from sidecar.mirrors.mirror import dataframe as mirrored
 
         found = mirrored(spark, str(tmp_path / "lake" / "empt"))
     assert dict(found.dtypes).items() >= {("n", "bigint"), ("r", "double"), ("t", "string"), ("b", "binary")}

@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from sidecar import consumers
 from sidecar.cli import execute
+from sidecar.log import consumers
 from sidecar.project import Sidecar, open_project
 from tests.fault.harness import Outcome, Project, SQLiteSource, Writer, _server, holds
 

@@ -25,10 +25,11 @@ from typing import Any, Protocol
 
 import psycopg
 
-from sidecar import config, storage
+from sidecar import config
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SystemClock, instant
 from sidecar.connector import SourceConnector
+from sidecar.log import storage
 from sidecar.model import Page
 
 KILLED = -signal.SIGKILL
@@ -39,7 +40,7 @@ clock = SystemClock()
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
-        *("tests.fault.harness", "sidecar.cli", "sidecar.console", "sidecar.runner", "sidecar.project"),
+        *("tests.fault.harness", "sidecar.cli", "sidecar.terminal.console", "sidecar.runner", "sidecar.project"),
         *("connectors.sqlite", "connectors.postgres", "sqlite_utils", "connectorx", "rocksdict", "numpy.ma"),
     ]
 )

@@ -34,7 +34,7 @@ def main(jobs: list[tuple[Path, Path, list[str]]]) -> None:
 
     Prints the exit codes, as a JSON list a job; and the tables of the catalog, where there is more than one job.
     """
-    from sidecar import compaction, spark
+    from sidecar.lake import compaction, spark
     from tests import row_catalog
 
     # Where there is retention: any byte is worth a base.

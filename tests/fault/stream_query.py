@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import sidecar
-from sidecar import spark
+from sidecar.lake import spark
 
 
 def main(state: str, out: str, checkpoint: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sidecar
-from sidecar import bases
+from sidecar.log import bases
 from tests.fault.harness import KILLED, PATIENCE, Project, SQLiteSource, Writer
 
 if TYPE_CHECKING:

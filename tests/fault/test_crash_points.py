@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Iterator[SQLiteSource]:
 
 
 def test_every_point_that_the_code_passes_is_tried() -> None:
-    code = "".join(p.read_text() for p in Path(faults.__file__).parent.glob("*.py"))
+    code = "".join(p.read_text() for p in Path(faults.__file__).parent.rglob("*.py"))
     passed = set(re.findall(r'faults\.point\("([\w-]+)"\)', code))
     assert passed <= set(faults.POINTS)
     ours = {*POLL_POINTS, *SCHEMA_POINTS, *RETENTION_POINTS, *QUARANTINE_POINTS}

@@ -14,7 +14,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from sidecar.files import filename
+from sidecar.log.files import filename
 from tests import stores
 from tests.fault.harness import KILLED, Project, SQLiteSource, Writer, clean, holds, now, wait_for
 from tests.stores import KEY, SECRET, Store

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sidecar
-from sidecar import queries
 from sidecar.clock import SystemClock
+from sidecar.log import queries
 from tests.fault import stream_query
 from tests.fault.harness import seed
 from tests.integration.logs import ids, log_in

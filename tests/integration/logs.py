@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
+from sidecar.polls.deliveries import NOTHING
 
 METADATA = pa.schema(
     [

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import executors
-from sidecar import spark as sidecar_spark
+from sidecar.backfilling import executors
+from sidecar.lake import spark as sidecar_spark
 from tests import class_data
 from tests.conftest import SQLiteFile
 from tests.servers import Database, make
@@ -139,7 +139,7 @@ def test_two_executors_of_a_local_cluster_read_and_write(pg: Database, tmp_path:
 
 
 def test_a_master_that_the_command_names_goes_before_the_settings(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
-    from sidecar.cli_parts import opened
+    from sidecar.terminal.cli_parts import opened
 
     path = project(tmp_path, sqlite_db.url, '[spark]\nmaster = "local[1]"\n"spark.driver.memory" = "2g"\n')
     with opened(path, read_only=True, master="spark://there:7077") as sc:

@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType, VariantType
 import sidecar
 from sidecar import feed
 from sidecar.changelog import ChangeLog
-from sidecar.datasource import SidecarDataSource
 from sidecar.errors import SettingsError
-from sidecar.log_reader import tasks
+from sidecar.lake.datasource import SidecarDataSource
+from sidecar.lake.log_reader import tasks
 from sidecar.model import VARIANT
 from tests.integration.logs import append, ids, log_in
 

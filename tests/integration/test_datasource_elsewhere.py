@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.clock import SystemClock
-from sidecar.spark import find_java
+from sidecar.lake.spark import find_java
 from tests.integration.logs import ids, log_in
 
 ROOT = Path(__file__).parents[2]

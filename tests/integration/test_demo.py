@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from sidecar import demo, demo_shop
 from sidecar.cli import execute
 from sidecar.clock import FakeClock
 from sidecar.errors import SettingsError
+from sidecar.terminal import demo, demo_shop
 
 
 def test_the_demo_shows_changes_and_leaves_a_project_that_works(

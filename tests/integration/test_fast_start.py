@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)
 
 SESSION = """
 import sys
-from sidecar.spark import close, session
+from sidecar.lake.spark import close, session
 
 spark = session(config={"spark.driver.extraJavaOptions": "-Xlog:class+load:file=" + sys.argv[1]})
 spark.range(3).write.mode("overwrite").parquet(sys.argv[2])
@@ -56,7 +56,7 @@ def test_a_session_starts_from_the_archive_that_was_made_for_it(tmp_path: Path) 
     assert archived(tmp_path) > 10_000
     names = sorted(path.suffix for path in archive.parent.iterdir())
     assert names == ["", ".jsa", ".json"], "and nothing half made"
-    again = python(tmp_path, "-m", "sidecar.archive_maker")
+    again = python(tmp_path, "-m", "sidecar.lake.archive_maker")
     assert (again.stdout, again.stderr, again.returncode) == (f"{archive}: made\n", "", 0)
     # One that has lost a block on its disk is passed over without a word.
     archive.chmod(0o600)
@@ -91,7 +91,7 @@ def _maker(folder: Path) -> int:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (
-                b"sidecar.archive_maker" in (process / "cmdline").read_bytes()
+                b"sidecar.lake.archive_maker" in (process / "cmdline").read_bytes()
                 and (process / "cwd").readlink() == making
             ):
                 return int(process.name)

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 import sidecar
-from sidecar import turns
+from sidecar.backfilling import turns
 from sidecar.clock import SECOND, FakeClock, iso
-from sidecar.storage import locate
+from sidecar.log.storage import locate
 from tests import stores
 from tests.conftest import SQLiteFile
 from tests.stores import KEY, SECRET, Store

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import sidecar
-from sidecar import queries
 from sidecar.changelog import ChangeLog
+from sidecar.log import queries
 from tests.integration.logs import append, ids, log_in
 
 if TYPE_CHECKING:

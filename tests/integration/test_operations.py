@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.errors import SettingsError
+from sidecar.log.retention import drop_old
 from sidecar.project import Sidecar, open_project
-from sidecar.retention import drop_old
 from tests.conftest import SQLiteFile
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sidecar import spark as lean
+from sidecar.lake import spark as lean
 from tests.cases.harness import Project
 from tests.page import ANY_PORT, environment, make_shop
 

@@ -12,11 +12,11 @@ from rich.console import Console
 
 import sidecar
 from connectors.postgres import PostgresConnector
-from sidecar import show
 from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.model import Hold, Horizon, Memory
 from sidecar.runner import Runner
+from sidecar.terminal import show
 from sidecar.testing.contract import tracked
 from tests.cases.harness import Project
 from tests.servers import Database

@@ -15,12 +15,12 @@ import pytest
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
 from sidecar import codec
-from sidecar.changes import change_schema
 from sidecar.config import Defaults, TableSettings
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
 from sidecar.model import Page, Tracked
-from sidecar.show import objects
+from sidecar.polls.changes import change_schema
+from sidecar.terminal.show import objects
 from sidecar.testing.contract import Follower, scan, values
 from sidecar.tracking import track
 from tests.servers import Database, make

@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 import sidecar
-from sidecar import spark_copying
+from sidecar.backfilling import spark_copying
+from sidecar.backfilling.turns import Order
 from sidecar.model import Page
 from sidecar.poll import Step
-from sidecar.turns import Order
 from tests import class_data
 from tests.servers import Database, make
 
@@ -177,9 +177,9 @@ def test_a_session_without_the_package_says_what_to_do(
     def elsewhere(_: object) -> str:
         raise ModuleNotFoundError("No module named 'sidecar'")
 
-    monkeypatch.setattr("sidecar.turns.take", elsewhere)
+    monkeypatch.setattr("sidecar.backfilling.turns.take", elsewhere)
     # By value, as what a notebook defines: the executors import nothing of it.
-    monkeypatch.setattr("sidecar.spark_copying.turns", _Turns(elsewhere))
+    monkeypatch.setattr("sidecar.backfilling.spark_copying.turns", _Turns(elsewhere))
     with (
         sidecar.open(project(tmp_path, pg.reader_url)) as sc,
         pytest.raises(sidecar.SettingsError, match='no Python package "sidecar"'),

@@ -16,8 +16,8 @@ from sidecar.clock import FakeClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SourceUnavailable
 from sidecar.model import DELETED, Page, Pass, PassName, Position, Table, Tracked
-from sidecar.quarantine import sorted_out
-from sidecar.rows import from_page
+from sidecar.polls.quarantine import sorted_out
+from sidecar.polls.rows import from_page
 from tests.conftest import SQLiteFile
 
 

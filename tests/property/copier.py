@@ -14,16 +14,17 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from sidecar import backfill, jobs
+from sidecar import backfill
 from sidecar.backfill import Chunk
+from sidecar.backfilling import jobs
+from sidecar.backfilling.copying import Copying, Failed, Work
+from sidecar.backfilling.jobs import Jobs
+from sidecar.backfilling.requests import Ended, Request
 from sidecar.changelog import ChangeLog
 from sidecar.config import BackfillSettings
 from sidecar.connector import SourceConnector
-from sidecar.copying import Copying, Failed, Work
 from sidecar.errors import SidecarError
-from sidecar.jobs import Jobs
 from sidecar.model import ALL, DELETE, Job, Scope, Tracked
-from sidecar.requests import Ended, Request
 from tests.property.world import Follower, World
 
 READERS = 2

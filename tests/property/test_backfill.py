@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from sidecar import backfill
+from sidecar.backfilling.requests import Request
 from sidecar.clock import SECOND
 from sidecar.model import ALL, DELETE, Among, Scope
-from sidecar.requests import Request
 from tests.property.copier import READERS, Copier
 from tests.property.postgres_world import PostgresWorld, Relation, Sessions
 from tests.property.sqlite_world import SQLiteWorld

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar import faults
-from sidecar.catalog_table import Catalog
-from sidecar.mirror import KINDS, MirrorSink
+from sidecar.mirrors.catalog_table import Catalog
+from sidecar.mirrors.mirror import KINDS, MirrorSink
 from sidecar.sinks import Batch
 from tests.property.test_mirrors import FOLDS, START, Change, Killed, Segment, arrow, plain
 

@@ -20,11 +20,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sidecar import bases, clock, compaction, current
+from sidecar import clock
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated
+from sidecar.lake import compaction, current
+from sidecar.log import bases
 from sidecar.model import DELETE, INSERT, KEY, UPDATE, Job, PassMark, Watermark
+from sidecar.polls.deliveries import NOTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import sidecar
 from sidecar import faults
 from sidecar.clock import EPOCH
-from sidecar.mirror import KINDS, MirrorSink
+from sidecar.mirrors.mirror import KINDS, MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
 

@@ -27,10 +27,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sidecar import recovery
 from sidecar.clock import SECOND
 from sidecar.errors import StateUnavailable
-from sidecar.storage import StorePath, locate
+from sidecar.log import recovery
+from sidecar.log.storage import StorePath, locate
 from tests import stores
 from tests.property.postgres_world import PostgresWorld, Relation, Sessions
 from tests.property.sqlite_world import FORMS, SHAPES, SQLiteWorld

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from sidecar import recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock
 from sidecar.connector import SourceConnector
+from sidecar.log import recovery
+from sidecar.log.storage import AnyPath
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll
 from sidecar.state import RocksDBWatermarkStore, WatermarkStore
-from sidecar.storage import AnyPath
 
 KEYS = range(12)
 SPLIT = ((3,), (7,))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
+from sidecar.polls.deliveries import NOTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sidecar.mirror import MirrorSink
+from sidecar.mirrors.mirror import MirrorSink
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sidecar import deliveries
-from sidecar.deliveries import CONTENT, KEY, MORE, REST, UPDATED, Keys, Records
 from sidecar.model import INFINITY
+from sidecar.polls import deliveries
+from sidecar.polls.deliveries import CONTENT, KEY, MORE, REST, UPDATED, Keys, Records
 
 Known = Mapping[int, tuple[int, int] | None]
 

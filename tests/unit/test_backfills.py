@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar.backfills import keys_in, positions
+from sidecar.backfilling.backfills import keys_in, positions
+from sidecar.backfilling.requests import Requests
 from sidecar.clock import SECOND, Clock, FakeClock, instant
 from sidecar.errors import SettingsError
 from sidecar.model import Column, Scope, Table, Tracked
-from sidecar.requests import Requests
 from sidecar.runner import Runner
 from tests.cases.harness import Project, Row
 from tests.conftest import SQLiteFile

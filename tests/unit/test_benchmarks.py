@@ -34,8 +34,8 @@ from benchmarks.bench import Bench
 from benchmarks.loss_pollers import Copy, Naive
 from benchmarks.measure import Answer, Contender, Result, Sample, show, take_turns
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.model import Watermark
+from sidecar.polls.deliveries import NOTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sidecar import blocks, deliveries
-from sidecar.blocks import Blocks
 from sidecar.cursor import Integers
-from sidecar.deliveries import NOTHING, Keys, Records
 from sidecar.model import INFINITY, Watermark
+from sidecar.polls import blocks, deliveries
+from sidecar.polls.blocks import Blocks
+from sidecar.polls.deliveries import NOTHING, Keys, Records
 from tests.unit.records import Known, keys, known, lasting, records
 from tests.unit.test_poll_machine import BUDGET, Follow, MortalStore
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar import mirrored
-from sidecar.catalog_table import Catalog
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SettingsError, SinkError
-from sidecar.mirror import MirrorSink
+from sidecar.mirrors.catalog_table import Catalog
+from sidecar.mirrors.mirror import MirrorSink
+from sidecar.settings import mirrored
 from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
 from tests.unit import told_logs

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import changelog, deliveries, segments
+from sidecar import changelog
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, StateDamaged
+from sidecar.log import segments
 from sidecar.model import PassMark, Watermark
+from sidecar.polls import deliveries
+from sidecar.polls.deliveries import NOTHING
 from tests.unit.records import Known, known, lasting, records
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import archive_maker, class_archive
-from sidecar.class_archive import RETRY, UNUSED, Archive
 from sidecar.clock import SECOND, FakeClock, SystemClock
+from sidecar.lake import archive_maker, class_archive
+from sidecar.lake.class_archive import RETRY, UNUSED, Archive
 
 
 @pytest.fixture

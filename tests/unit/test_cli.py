@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import queries
 from sidecar.changelog import ChangeLog
 from sidecar.cli import execute
 from sidecar.clock import SystemClock
+from sidecar.log import queries
 from tests.conftest import SQLiteFile
 from tests.servers import Database
 

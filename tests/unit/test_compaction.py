@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import sidecar
-from sidecar import bases, compaction, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.errors import StateDamaged
+from sidecar.lake import compaction
+from sidecar.log import bases, recovery
 from sidecar.model import INSERT, UPDATE
 from sidecar.state import MemoryWatermarkStore
 from tests.conftest import SQLiteFile

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import consumers, queries
 from sidecar.changelog import ChangeLog
 from sidecar.errors import StateDamaged
+from sidecar.log import consumers, queries
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore
 from tests.unit.test_changelog import fill
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sidecar.backfill import WHOLE
+from sidecar.backfilling.copying import TARGET, Copying, Work
 from sidecar.clock import FakeClock
 from sidecar.connector import Source, SourceConnector
-from sidecar.copying import TARGET, Copying, Work
 from sidecar.model import Column, Page, Span, Table, Tracked
 
 COLUMNS = (Column("id", "", pa.int64(), nullable=False), Column("u", "", pa.timestamp("us", "UTC")))

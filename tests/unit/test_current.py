@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar import bases, clock, compaction, current
+from sidecar import clock
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
 from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged, StateHeld
+from sidecar.lake import compaction, current
+from sidecar.log import bases
 from sidecar.model import DELETE, INSERT, KEY, UPDATE, VARIANT, Job
 from sidecar.project import Sidecar
 from sidecar.state import MemoryWatermarkStore

@@ -17,8 +17,8 @@ from sidecar.clock import SECOND, Clock, FakeClock
 from sidecar.connector import connect
 from sidecar.model import VERSION, Memory, Pass, Position, Scalar, Tracked
 from sidecar.poll import poll
+from sidecar.settings.words import did_you_mean
 from sidecar.state import MemoryWatermarkStore, WatermarkStore
-from sidecar.words import did_you_mean
 
 Row = dict[str, Scalar]
 

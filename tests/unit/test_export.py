@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import compaction, current
 from sidecar.cli import execute
-from sidecar.deliveries import NOTHING
-from sidecar.export import export
+from sidecar.lake import compaction, current
+from sidecar.lake.export import export
+from sidecar.polls.deliveries import NOTHING
 from tests.conftest import SQLiteFile
 
 if TYPE_CHECKING:

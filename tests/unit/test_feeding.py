@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.clock import FakeClock
-from sidecar.feeding import Feeding
+from sidecar.delivering.feeding import Feeding
 from tests.unit import test_custom_connector as custom
 from tests.unit import test_runner as runners
 from tests.unit.test_custom_connector import Lists

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import StateDamaged
-from sidecar.files import filename, make_folder, write_durably
+from sidecar.log.files import filename, make_folder, write_durably
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.fingerprint import digests
+from sidecar.polls.fingerprint import digests
 
 VALUES = {
     pa.int64(): st.integers(-2, 2) | st.integers(-(2**63), 2**63 - 1),

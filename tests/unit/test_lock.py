@@ -11,13 +11,13 @@ import pytest
 
 from sidecar.clock import FakeClock
 from sidecar.errors import StateHeld
-from sidecar.lock import StateLock
+from sidecar.running.lock import StateLock
 
 HOLD = """
 import sys
 from pathlib import Path
 from sidecar.clock import SystemClock
-from sidecar.lock import StateLock
+from sidecar.running.lock import StateLock
 lock = StateLock(Path(sys.argv[1]), SystemClock())
 print("held", flush=True)
 sys.stdin.read()

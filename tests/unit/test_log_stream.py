@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 
-from sidecar import feed, queries
+from sidecar import feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SchemaChanged, SettingsError, StateDamaged
-from sidecar.log_stream import Bounds, Columns, LogStream
+from sidecar.lake.log_stream import Bounds, Columns, LogStream
+from sidecar.log import queries
 from tests.integration.logs import append, ids, log_in
 
 ALL = ReadAllAvailable()

@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import delta_files, log_records
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock, SystemClock
-from sidecar.delivery import Delivery
+from sidecar.delivering.delivery import Delivery
 from sidecar.errors import SinkError
-from sidecar.files import sync
-from sidecar.mirror import MirrorSink
+from sidecar.log import log_records
+from sidecar.log.files import sync
+from sidecar.mirrors import delta_files
+from sidecar.mirrors.mirror import MirrorSink
 from tests.conftest import SQLiteFile
 from tests.unit import mirrors
 from tests.unit.mirrors import MIRROR, VERSION, apply, batch, changes, files, held, insert, project
@@ -253,7 +254,7 @@ def test_all_that_a_table_consists_of_is_forced_to_the_disk(sink: MirrorSink, mo
         sync(path)
         synced.add(path)
 
-    monkeypatch.setattr("sidecar.delta_table.sync", remembering)
+    monkeypatch.setattr("sidecar.mirrors.delta_table.sync", remembering)
     for offset in (1, 2):
         apply(sink, offset, {"id": [offset]})
     apply(sink, 3, {"id": [3], "v": ["a"]})

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sidecar import mirror, mirrored
 from sidecar.errors import SinkError
-from sidecar.mirror import MirrorSink
+from sidecar.mirrors import mirror
+from sidecar.mirrors.mirror import MirrorSink
+from sidecar.settings import mirrored
 from tests.unit import mirrors
 from tests.unit.mirrors import VERSION, apply, batch, changes, files, held
 
@@ -72,7 +73,9 @@ def test_a_column_that_was_dropped_and_came_again_is_another_one(
     give(2, {"id": [2], "v": ["b"]}, "delete")
     give(3, {"id": [3]}, names=("id",))
     # Killed between the two steps, and begun again.
-    monkeypatch.setattr("sidecar.delta_table.DeltaMirror._settle", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "sidecar.mirrors.delta_table.DeltaMirror._settle", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         give(4, {"id": [3], "v": ["c"]}, "update_postimage")
     monkeypatch.undo()

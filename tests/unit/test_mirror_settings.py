@@ -9,7 +9,7 @@ import pytest
 
 import sidecar
 from sidecar.errors import SettingsError, SinkError
-from sidecar.mirror import MirrorSink
+from sidecar.mirrors.mirror import MirrorSink
 from tests.conftest import SQLiteFile
 from tests.unit.mirrors import MIRROR, TABLE, VERSION, batch, changes, held, insert, project
 
@@ -26,7 +26,7 @@ def test_a_mirror_without_a_transform_needs_no_spark(
     def none(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("sidecar.spark.session", none)
+    monkeypatch.setattr("sidecar.lake.spark.session", none)
     with sidecar.open(path) as sc:
         assert sc.run(once=True) == 0
         sqlite_db.connection.execute("UPDATE t SET v = 'b', updated_at = '2024-05-01 11:00:00'")

@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from sidecar import deliveries, recovery
 from sidecar.changelog import ChangeLog
-from sidecar.changes import check_schema
 from sidecar.clock import SECOND, FakeClock
 from sidecar.connector import Source
 from sidecar.errors import SchemaChanged, SettingsError
+from sidecar.log import recovery
 from sidecar.model import Column, Horizon, Memory, Page, Tracked
 from sidecar.poll import poll, rest
+from sidecar.polls import deliveries
+from sidecar.polls.changes import check_schema
 from sidecar.state import MemoryWatermarkStore, WatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.test_custom_connector import STAMPS, ListConnector, Lists, Row, drain, followed, opened

@@ -15,14 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sidecar import deliveries, recovery, retention
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock, instant
 from sidecar.connector import Source
-from sidecar.deliveries import NOTHING, VERSION, Records
+from sidecar.log import recovery, retention
 from sidecar.model import Column, PassName, Watermark
 from sidecar.poll import Step, poll, rest
-from sidecar.rows import keys_of
+from sidecar.polls import deliveries
+from sidecar.polls.deliveries import NOTHING, VERSION, Records
+from sidecar.polls.rows import keys_of
 from sidecar.state import MemoryWatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.test_custom_connector import DATABASES, STAMPS, ListConnector, Lists, Row, drain, followed

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 import sidecar
-from sidecar import compaction, deliveries, purge, rows
+from sidecar.backfilling import purge
+from sidecar.lake import compaction
 from sidecar.model import Column, Table, Tracked
 from sidecar.poll import Step
+from sidecar.polls import deliveries, rows
 from sidecar.project import Sidecar
 from sidecar.runner import Runner
 from tests.cases.harness import Project, kinds

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar import recovery
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.errors import StateDamaged
+from sidecar.log import recovery
 from sidecar.model import PassMark, PassName
+from sidecar.polls.deliveries import NOTHING
 from sidecar.state import MemoryWatermarkStore
 from tests.unit.records import Known, keys, known, lasting, records
 from tests.unit.test_changelog import changes, fill, mark

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.backfilling.requests import Request, Requests
 from sidecar.clock import SECOND, SystemClock
 from sidecar.errors import StateDamaged
 from sidecar.model import ALL, Among, Scope
-from sidecar.requests import Request, Requests
 
 KEYS = Scope(among=Among(("id", "name"), ((2**60, "é"), (-1, "a,b"))))
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sidecar import consumers, deliveries, queries, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged
+from sidecar.log import consumers, queries, recovery
+from sidecar.log.retention import drop_old
 from sidecar.model import Horizon, PassMark, PassName, Progress, Watermark
-from sidecar.retention import drop_old
+from sidecar.polls import deliveries
+from sidecar.polls.deliveries import NOTHING
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore, RocksDBWatermarkStore
 from tests.unit import test_custom_connector as custom
 from tests.unit.records import known

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import deliveries, rows
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Column, Page, Pass, PassName, Table, Tracked
-from sidecar.rows import Rows
+from sidecar.polls import deliveries, rows
+from sidecar.polls.rows import Rows
 
 INSTANT = pa.timestamp("us", "UTC")
 COLUMNS = (

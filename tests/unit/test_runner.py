@@ -15,10 +15,10 @@ import pytest
 import sidecar
 from sidecar import LogTruncated, SettingsError, Sidecar
 from sidecar.clock import SECOND, FakeClock
-from sidecar.deliveries import NOTHING
-from sidecar.delivery import Delivery
-from sidecar.feeding import Lanes
+from sidecar.delivering.delivery import Delivery
+from sidecar.delivering.feeding import Lanes
 from sidecar.poll import Step
+from sidecar.polls.deliveries import NOTHING
 from sidecar.runner import Runner
 from sidecar.state import ConsumerPosition
 from tests.unit import test_custom_connector as custom
@@ -384,7 +384,7 @@ def test_spark_starts_while_existing_rows_are_read_and_what_keeps_it_from_that_i
         asked.set()
         raise RuntimeError("no Java here")
 
-    monkeypatch.setattr("sidecar.spark.session", session)
+    monkeypatch.setattr("sidecar.lake.spark.session", session)
     with project(tmp_path, clock, more) as sc:
 
         def on_step(step: Step) -> None:

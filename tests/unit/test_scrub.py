@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from sidecar.scrub import Secrets, in_url
+from sidecar.settings.scrub import Secrets, in_url
 
 PASSWORD = "p@ss:w/rd#1%2F?&=+ é'\"\\"
 

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar import bases, current, faults
-from sidecar.retention import drop_old
+from sidecar import faults
+from sidecar.lake import current
+from sidecar.log import bases
+from sidecar.log.retention import drop_old
 from tests.conftest import SQLiteFile
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from sidecar import console, show, show_backfills
 from sidecar.clock import FakeClock
-from sidecar.console import LoadProgress, set_up_logging
 from sidecar.errors import SettingsError, SourceUnavailable
 from sidecar.poll import Step
-from sidecar.scrub import Secrets
+from sidecar.settings.scrub import Secrets
+from sidecar.terminal import console, show, show_backfills
+from sidecar.terminal.console import LoadProgress, set_up_logging
 
 FAR = 500_000_000_000_000_000
 LONG_AGO = -99_000_000_000_000_000

@@ -13,11 +13,11 @@ import pytest
 
 from sidecar import feed
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SinkError
 from sidecar.feed import dataframe
-from sidecar.files import filename
+from sidecar.log.files import filename
 from sidecar.model import Watermark
+from sidecar.polls.deliveries import NOTHING
 from sidecar.sinks import Batch, FileSink, failing_as
 from tests.unit.batches import VERSION, changes, files, held, logged
 

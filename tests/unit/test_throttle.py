@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from sidecar.backfilling.throttle import Throttle
 from sidecar.clock import SECOND, FakeClock
 from sidecar.config import BackfillSettings
 from sidecar.model import Strain
-from sidecar.throttle import Throttle
 
 STOP = threading.Event()
 

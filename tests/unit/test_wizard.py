@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import config, wizard
+from sidecar import config
 from sidecar.clock import FakeClock, SystemClock
 from sidecar.errors import SettingsError
 from sidecar.project import open_project
+from sidecar.terminal import wizard
 from tests.conftest import SQLiteFile
 from tests.servers import Database
 

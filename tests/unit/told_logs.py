@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sidecar import current
 from sidecar.changelog import ChangeLog
-from sidecar.deliveries import NOTHING
+from sidecar.lake import current
 from sidecar.model import KEY, Job, PassMark, Watermark
+from sidecar.polls.deliveries import NOTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

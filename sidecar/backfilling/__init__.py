@@ -1,0 +1,1 @@
+"""Existing rows: what is asked for, how it is copied, what becomes of it beside polls."""

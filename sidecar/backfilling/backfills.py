@@ -1,0 +1,207 @@
+"""Backfills as people ask for them and look at them; what does them is in `jobs.py`.
+
+All of it works beside a process that runs the loop, and without one: requests are files, and the state is only read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pyarrow as pa
+
+from sidecar import codec
+from sidecar.backfill import WHOLE, parts
+from sidecar.backfilling.requests import Ended, Kind, Request, Requests
+from sidecar.clock import SECOND
+from sidecar.errors import SettingsError
+from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
+from sidecar.polls import quarantine
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
+
+State: TypeAlias = Literal["waiting", "running", "done", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStatus:
+    """One backfill: what it is of, how far it has come, and when it should be done. Times are microseconds UTC.
+
+    `expected` is about how many rows it will read, where the source knows; `eta` is in seconds.
+    """
+
+    table: str
+    id: str
+    kind: Kind
+    scope: str
+    state: State
+    asked: int
+    began: int | None = None
+    ended: int | None = None
+    read: int = 0
+    written: int = 0
+    expected: int | None = None
+    eta: float | None = None
+
+
+def request(
+    sc: Sidecar,
+    tracked: Tracked,
+    *,
+    where: str | None = None,
+    keys: Iterable[object] | None = None,
+    purge: bool = False,
+    quarantined: bool = False,
+) -> Request | None:
+    """Ask for a backfill, durably, and return the request; None where no row is set aside that could be read again."""
+    if purge and where is not None:
+        raise SettingsError(
+            f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '
+            "the log; leave out --where, or name the keys (--keys)"
+        )
+    if (where is not None or keys is not None or quarantined) and not sc.connector.takes_scopes:
+        raise SettingsError(f'table "{tracked.name}": this kind of source can only be backfilled as a whole')
+    if not sc.connector.loads_by_key:
+        raise SettingsError(
+            f'table "{tracked.name}": this kind of source cannot be read by key, so there are no backfills of it; '
+            f"to read everything again: sidecar watermark reset {tracked.name}"
+        )
+    kind: Kind = "requested"
+    scope = Scope(where=(where or "").strip() or None)
+    if quarantined:
+        kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
+        if not found:
+            return None
+        scope = Scope(where=scope.where, among=Among(tracked.key, found))
+    elif keys is not None:
+        scope = Scope(where=scope.where, among=Among(tracked.key, positions(tracked, keys)))
+    if scope != ALL:
+        # Here somebody is waiting for the answer; later, what the source does not understand would hold up the table.
+        for part in parts(scope):
+            sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
+    requests = Requests(sc.settings.state.path)
+    return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
+
+
+def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
+    """Return *keys* as positions: each a line of comma-separated values, a tuple or list of them, or its one value.
+
+    SettingsError names the first one that is no key of the table.
+    """
+    split = [_values(key) for key in keys]
+    if not split:
+        raise SettingsError(f'table "{tracked.name}": no keys are given')
+    for values in split:
+        if len(values) != len(tracked.key):
+            raise SettingsError(
+                f'table "{tracked.name}": {",".join(map(str, values))!r} is no key of it: its key is '
+                f"({', '.join(tracked.key)}), so a key has {len(tracked.key)} values, with a comma in between"
+            )
+    columns = [_typed(tracked, name, [values[at] for values in split]) for at, name in enumerate(tracked.key)]
+    return tuple(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def _values(key: object) -> list[object]:
+    if isinstance(key, str):
+        return list(next(csv.reader([key]), ())) or [""]
+    return list(key) if isinstance(key, (list, tuple)) else [key]
+
+
+def keys_in(given: Sequence[str]) -> list[str]:
+    """Return the keys that *given* names: itself, and of each `@file` the lines of that."""
+    found: list[str] = []
+    for key in given:
+        if not key.startswith("@"):
+            found.append(key)
+            continue
+        try:
+            lines = Path(key[1:]).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--keys {key}: the file cannot be read: {error}") from None
+        found += [line for line in lines if line.strip()]
+    return found
+
+
+def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
+    column = tracked.table.column(name)
+    assert column is not None
+    found = []
+    for value in values:
+        try:
+            array = pa.array([value]) if not isinstance(value, str) else pa.array([value]).cast(column.arrow)
+            if value is None:
+                raise pa.ArrowInvalid("no key is NULL")
+            found.append(codec.plain(array.cast(column.arrow))[0])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
+            kind = column.type or column.arrow
+            raise SettingsError(
+                f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'
+            ) from None
+    return found
+
+
+def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:
+    """Return the backfills of *table*, or of all tables: those that have ended, the one under way, those that wait."""
+    requests, found = Requests(sc.settings.state.path), []
+    for name in sorted(requests.tables()) if table is None else [table]:
+        mark = sc.store.watermark(name)
+        job = mark.job if mark is not None else None
+        found += [_ended(e) for e in requests.ended(name)]
+        found += [
+            _open(r, job if job is not None and job.id == r.id else None, sc.clock.now()) for r in requests.open(name)
+        ]
+    return found
+
+
+def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
+    """Cancel the backfills of *table* that have not ended, or the one called *id_*; return their ids.
+
+    One under way stops after the chunk at hand; what it has delivered stays in the log. SettingsError where only one is
+    open that has not begun, and that the settings would ask for again.
+    """
+    requests = Requests(sc.settings.state.path)
+    asked = [r for r in requests.open(table) if id_ in (None, r.id)]
+    found = [r for r in asked if r.running or r.kind != "automatic"]
+    if asked and not found:
+        raise SettingsError(
+            f'table "{table}": this backfill has not begun, and the settings ask for it: say auto_backfill = false to '
+            "follow a new table without its existing rows, or put backfill_version back; or cancel it once it runs"
+        )
+    # The one under way last: that it has ended must not be forgotten before it is noticed.
+    for request_ in reversed(found):
+        requests.end(request_, "cancelled", sc.clock.now())
+    return [r.id for r in reversed(found)]
+
+
+def _ended(ended: Ended) -> BackfillStatus:
+    r = ended.request
+    return BackfillStatus(
+        r.table, r.id, r.kind, described(r), ended.ending, r.at, None, ended.at, ended.read, ended.written
+    )
+
+
+def _open(r: Request, job: Job | None, now: int) -> BackfillStatus:
+    if job is None:
+        return BackfillStatus(r.table, r.id, r.kind, described(r), "waiting", r.at)
+    eta = None
+    if job.expected is not None and job.read and now > job.at:
+        eta = max(0, job.expected - job.read) * (now - job.at) / job.read / SECOND
+    return BackfillStatus(
+        r.table, r.id, r.kind, described(r), "running", r.at, job.at, None, job.read, job.written, job.expected, eta
+    )
+
+
+def described(r: Request) -> str:
+    """Return in words what *r* is of."""
+    parts = []
+    if r.scope == ALL:
+        parts.append("all rows")
+    if r.scope.among is not None:
+        parts.append(f"{len(r.scope.among.values):,} values of ({', '.join(r.scope.among.columns)})")
+    if r.scope.where is not None:
+        parts.append(f"where {r.scope.where}")
+    return ", ".join(parts) + (", then purge" if r.purge else "")

@@ -1,0 +1,260 @@
+"""The reading side of backfills: one phase, in which some readers fetch chunks from one view of the source.
+
+Each reader has a connection of its own and takes one span after the other; what it has read waits in a queue that holds
+one chunk a reader. So a source that allows it is read by several connections at once, memory holds at most two chunks a
+reader, and whoever writes the chunks down is free to poll in between. Readers on other machines: `spark_copying.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from sidecar import codec, faults
+from sidecar.backfill import Chunk
+from sidecar.clock import Clock
+from sidecar.connector import SourceConnector
+from sidecar.errors import SidecarError
+from sidecar.model import Memory, Page, Position
+from sidecar.running.stopping import breaking_off
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log_ = logging.getLogger("sidecar")
+
+MIN_CHUNK, MAX_CHUNK = 500, 200_000
+TARGET = 0.5
+"""Seconds that reading one chunk should take, where nothing is said of its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows."""
+
+    job: str
+    part: int
+    span: int
+    page: Page
+    low: int
+    memory: Memory
+    adaptive: bool
+    era: str | None = None
+
+
+Ready: TypeAlias = Chunk | Callable[[], Chunk]
+"""What has been read: in memory, or to be fetched once it is its turn."""
+
+
+class Failed(Exception):
+    """A table could not be read on."""
+
+    def __init__(self, table: str, error: SidecarError) -> None:
+        super().__init__(str(error))
+        self.table, self.error = table, error
+
+
+class Copying:
+    """One phase of copying, from a view of the source that is held until `close`; `lead` is what holds it.
+
+    *shared*: all reads see one instant, even where the source's snapshots do not hold one.
+    """
+
+    def __init__(self, connect: Callable[[], SourceConnector], clock: Clock, readers: int, *, shared: bool) -> None:
+        self._connect, self._clock, self._readers = connect, clock, readers
+        self._stack = contextlib.ExitStack()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._connectors: list[SourceConnector] = []
+        self._chunks: queue.Queue[Ready | BaseException | None] = queue.Queue(max(1, readers))
+        self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._inline: Iterator[Chunk] | None = None
+        self._reading = 0
+        self.is_over = False
+        """Whether all has been read, and handed on."""
+        self.began = clock.monotonic()
+        try:
+            self.lead = connect()
+            self._stack.callback(self.lead.close)
+            self._name: str | None = None
+            if shared or (readers > 1 and self.lead.shares_views):
+                self._name = self._stack.enter_context(self.lead.copying())
+            else:
+                self._stack.enter_context(self.lead.snapshot())
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def begin(self, works: Sequence[Work]) -> None:
+        """Begin to read *works*, in their order."""
+        for work in works:
+            self._works.put(work)
+        self.is_over = not works
+        if not self.lead.reads_ahead:
+            self._inline = self._all(self.lead)
+            return
+        count = min(self._readers if self._name is not None else 1, len(works))
+        self._connectors = [self.lead]
+        for _ in range(count - 1):
+            other = self._connect()
+            self._stack.callback(other.close)
+            self._connectors.append(other)
+        self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(self._connectors)])
+
+    def next(self, timeout: float) -> Chunk | None:
+        """Return the next chunk, once it has been read; None if none is after *timeout* seconds, or ever (`is_over`).
+
+        What went wrong while reading is raised here.
+        """
+        if self._inline is not None:
+            chunk = next(self._inline, None)
+            self.is_over = chunk is None
+            return chunk
+        if self.is_over:
+            return None
+        try:
+            found = self._chunks.get(timeout=max(timeout, 0.001))
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
+            self._reading -= 1
+            self.is_over = self._reading == 0
+            return None
+        return found if isinstance(found, Chunk) else found()
+
+    def close(self) -> None:
+        """Stop reading, and let go of the view and the connections. What has been read and not handed on is dropped."""
+        self._stop.set()
+        with breaking_off(self._stop, self._cancel) if self._threads else contextlib.nullcontext():
+            for thread in self._threads:
+                while thread.is_alive():
+                    with contextlib.suppress(queue.Empty):
+                        self._chunks.get_nowait()
+                    thread.join(0.01)
+        self._stack.close()
+
+    def _cancel(self) -> None:
+        for connector in self._connectors:
+            connector.cancel()
+
+    def _start(self, readers: Sequence[Callable[[], Iterator[Ready]]]) -> None:
+        """Let each of *readers* read in a thread of its own."""
+        self._reading = len(readers)
+        for number, reader in enumerate(readers):
+            thread = threading.Thread(target=self._read, args=(reader,), name=f"sidecar-copy-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _read(self, reader: Callable[[], Iterator[Ready]]) -> None:
+        """Hand on all that *reader* reads; its last word is None, or what went wrong."""
+        last: BaseException | None = None
+        try:
+            for ready in reader():
+                self._put(ready)
+        except BaseException as error:
+            # Raised where the chunk is waited for.
+            last = error
+        finally:
+            self._put(last)
+
+    def _joined(self, connector: SourceConnector, view: contextlib.ExitStack) -> bool:
+        """Hold the lead's view in *view*, if a connection is to be had; without it, the other readers do it all."""
+        try:
+            view.enter_context(connector.join(self._name or ""))
+        except SidecarError as error:
+            if not self._stop.is_set():
+                log_.warning("a backfill goes on with fewer connections: %s", error)
+            return False
+        return True
+
+    def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Chunk]:
+        with contextlib.ExitStack() as view:
+            if not joins or self._joined(connector, view):
+                yield from self._all(connector)
+
+    def _next_work(self) -> Work | None:
+        """Return the next span that nobody reads yet; None if there is none, or there is no time for it."""
+        if self._stop.is_set():
+            return None
+        try:
+            return self._works.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
+        known: set[str] = set()
+        limits: dict[str, int] = {}
+        while (work := self._next_work()) is not None:
+            tracked = work.page.tracked
+            if tracked.name not in known:
+                # What the connector has found out about the table's cursors is in its memory.
+                with failing(tracked.name):
+                    connector.horizon(tracked, work.memory)
+                known.add(tracked.name)
+            yield from self._span(connector, work, limits)
+
+    def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
+        """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
+        name, page = work.page.tracked.name, work.page
+        if work.adaptive:
+            page = dataclasses.replace(page, limit=limits.get(name, page.limit))
+        after: Page | None = page
+        while after is not None:
+            page, began = after, self._clock.monotonic()
+            with failing(name):
+                data = connector.read(page)
+            # Not what comes after: a chunk may wait long for its turn, and tells nothing of the source by that.
+            seconds = self._clock.monotonic() - began
+            faults.point("chunk-read")
+            yield chunk_of(work, page, data)
+            if self._stop.is_set():
+                return
+            after = following(work, page, data, seconds)
+            limits[name] = page.limit if after is None else after.limit
+
+    def _put(self, what: Ready | BaseException | None) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._chunks.put(what, timeout=0.1)
+                return
+
+
+@contextlib.contextmanager
+def failing(table: str) -> Iterator[None]:
+    """Say of what goes wrong inside which table it is about."""
+    try:
+        yield
+    except SidecarError as error:
+        raise Failed(table, error) from error
+
+
+def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
+    """Return *data*, which was read of *work* as *page*, as it is handed on."""
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
+
+
+def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:
+    """Return the page after *page*, of which *data* was read in *seconds*; None at the end of its span."""
+    if len(data) < page.limit:
+        return None
+    after: Position = codec.position(data.slice(len(data) - 1), page.tracked.key)
+    limit = adapted(page.limit, seconds) if work.adaptive else page.limit
+    return dataclasses.replace(page, after=after, limit=limit)
+
+
+def adapted(limit: int, seconds: float) -> int:
+    """Return how many rows the next chunk should have, after one of *limit* rows that took *seconds* to read."""
+    if seconds > 2 * TARGET:
+        return max(MIN_CHUNK, limit // 2)
+    if seconds < TARGET / 2:
+        return min(MAX_CHUNK, limit * 2)
+    return limit

@@ -1,0 +1,174 @@
+"""Fan-out: when a row of a parent changes, its children are delivered again, through a backfill of just those rows.
+
+A child is a consumer of its parent's log, with a position of its own there: so a crash loses no change, and retention
+waits. The request is durable before the position moves; one that is made twice is done twice, and that does no harm.
+
+No change is lost between the two first loads. The position begins where the parent's log ends before the child's first
+rows are read: what the log holds by then is older than these. What polls deliver after it is a change. Of what the
+parent's backfills deliver after it, that is one which the next poll would deliver: it is remembered, lest that does.
+Before polls have begun, where the source has no versions of rows, nothing tells a change from what was there; but then
+parents have been read before their children, and all that was read of them is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import codec, faults
+from sidecar.backfill import ORIGIN, can_read, has_begun
+from sidecar.backfilling.requests import Requests
+from sidecar.changelog import ChangeLog
+from sidecar.clock import Clock
+from sidecar.errors import SettingsError, SidecarError
+from sidecar.log import consumers
+from sidecar.model import Among, Position, Refresh, Scope, Tracked
+from sidecar.polls import deliveries, rows
+from sidecar.state import WatermarkStore
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
+
+
+def consumer(child: str) -> str:
+    """Return the name under which *child* follows a parent's log; no sink can be called so."""
+    return f"refresh of {child}"
+
+
+def of_parent(parent: str, tables: Iterable[Tracked]) -> list[str]:
+    """Return the consumers that *parent*'s log has among *tables*."""
+    return [consumer(t.name) for t in tables if any(r.parent == parent for r in t.refresh_on)]
+
+
+class FanOut:
+    """The children among a project's tables, each with its parents. *poll* brings one table's log up to the source."""
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        requests: Requests,
+        poll: Callable[[Tracked], object],
+        failed: Callable[[str, SidecarError], None],
+    ) -> None:
+        self._sidecar, self._requests, self._poll, self._failed = sidecar, requests, poll, failed
+        self._begun: set[tuple[str, str]] = set()
+
+    def begin(self) -> None:
+        """Have new children note where their parents' logs end, before any row of theirs is read."""
+        store, connector = self._sidecar.store, self._sidecar.connector
+        for child, parent in self._pairs():
+            if (child.name, parent) in self._begun:
+                continue
+            found, mark = self._sidecar.tracked.get(parent), store.watermark(parent)
+            if found is not None and (mark is None or mark.polled is None) and not can_read(connector, found):
+                # Its first poll reads all of it, and no row of that says whether it is older than the child's.
+                self._poll(found)
+            try:
+                begin(child, parent, self._sidecar.log(parent), store)
+            except SidecarError as error:
+                self._failed(child.name, error)
+            else:
+                self._begun.add((child.name, parent))
+
+    def follow(self) -> None:
+        """Ask for the rows whose parents have changed; once all parents have been polled."""
+        store, requests, clock = self._sidecar.store, self._requests, self._sidecar.clock
+        for child, parent in self._pairs():
+            try:
+                found = self._sidecar.tracked[parent]
+                follow(child, found, self._sidecar.log(parent), store=store, requests=requests, clock=clock)
+            except SidecarError as error:
+                self._failed(child.name, error)
+
+    def _pairs(self) -> list[tuple[Tracked, str]]:
+        tables = self._sidecar.tracked.values()
+        return [(child, parent) for child in tables for parent in dict.fromkeys(r.parent for r in child.refresh_on)]
+
+
+def begin(child: Tracked, parent: str, log: ChangeLog, store: WatermarkStore) -> None:
+    """Let *child* follow *parent* from the end of its log on, unless it follows it already."""
+    if (parent, consumer(child.name)) not in store.positions():
+        mark = store.watermark(parent)
+        consumers.acknowledge(log, store, consumer(child.name), mark.offset if mark is not None else 0)
+
+
+def follow(
+    child: Tracked, parent: Tracked, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
+) -> int:
+    """Ask for the rows of *child* whose *parent* has changed since it was last looked; return how many parents have."""
+    mark, name = store.watermark(parent.name), consumer(child.name)
+    last = mark.offset if mark is not None else 0
+    after = store.position(parent.name, name).acknowledged
+    if last <= after:
+        return 0
+    found = 0
+    # All of them before the position moves, which they share.
+    for refresh in (r for r in child.refresh_on if r.parent == parent.name):
+        values = _values(child, refresh, _changes(parent, log, after, last))
+        if values:
+            scope = Scope(among=Among(tuple(own for own, _ in refresh.on), values))
+            requests.ask(child.name, clock.now(), kind="refresh", scope=scope)
+            faults.point("refresh-requested")
+        found += len(values)
+    consumers.acknowledge(log, store, name, last)
+    return found
+
+
+def _changes(parent: Tracked, log: ChangeLog, after: int, last: int) -> Iterator[pa.Table]:
+    """Yield the rows of *parent* that have changed, by its log's segments after *after*, up to *last*."""
+    for segment in log.list(after, last):
+        metadata = log.metadata(segment.offset)
+        if metadata is None or not metadata.rows:
+            continue
+        standing = metadata.watermark
+        if metadata.origin != ORIGIN:
+            wanted = None
+        elif has_begun(standing) or (standing.job is not None and standing.job.since is not None):
+            found = log.remembered(segment.offset)
+            wanted = set(deliveries.as_bytes(found[: deliveries.CONTENT, ~deliveries.says_nothing(found)]))
+        else:
+            continue
+        data = log.get(segment.offset) if wanted is None or wanted else None
+        if data is not None and wanted is not None:
+            data = data.filter(pa.array([key in wanted for key in deliveries.as_bytes(rows.keys_of(parent, data))]))
+        if data is not None and len(data):
+            yield data
+
+
+def _values(child: Tracked, refresh: Refresh, changes: Iterable[pa.Table]) -> tuple[Position, ...]:
+    """Return what the columns of the parents that have changed hold: in the types of the child's, NULLs left out."""
+    found: dict[Position, None] = {}
+    for data in changes:
+        columns = [_typed(child, own, data, theirs, refresh.parent) for own, theirs in refresh.on]
+        table = pa.table(columns, names=[own for own, _ in refresh.on]).drop_null()
+        found.update(dict.fromkeys(codec.rows(table, table.column_names)))
+    return tuple(found)
+
+
+def _typed(child: Tracked, own: str, data: pa.Table, theirs: str, parent: str) -> pa.ChunkedArray:
+    column = child.table.column(own)
+    assert column is not None, "settings were held against the table"
+    try:
+        return pc.cast(data.column(theirs), column.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        if theirs in data.column_names and _is_number(data.schema.field(theirs).type) and _is_number(column.arrow):
+            return pa.chunked_array([pa.array([_as(v, column.arrow) for v in data.column(theirs)], column.arrow)])
+        raise SettingsError(
+            f'table "{child.name}": refresh_on: column "{theirs}" of table "{parent}" cannot be compared with its '
+            f'"{own}" ({column.type or column.arrow}): {error}'
+        ) from None
+
+
+def _as(value: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
+    """Return *value* as *type_*; None where it is no number of that type, and so no child's."""
+    try:
+        return value.cast(type_)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))

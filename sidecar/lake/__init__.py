@@ -1,0 +1,1 @@
+"""Spark's side: a session, the log and the table as DataFrames."""

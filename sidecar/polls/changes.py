@@ -1,0 +1,73 @@
+"""Rows as the log holds them: which columns those are, and whether they still fit what the log has held."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar.changelog import ChangeLog
+from sidecar.errors import SchemaChanged
+from sidecar.model import DELETE, INSERT, KEY, METADATA, VARIANT, Tracked
+from sidecar.polls.rows import Rows
+
+log_ = logging.getLogger("sidecar")
+
+
+def existing(found: Rows) -> pa.Array:
+    """Return the change types of rows that a backfill finds: each is there, or is flagged as deleted."""
+    return pc.if_else(pa.array(found.gone.tolist(), pa.bool_()), DELETE, INSERT)
+
+
+def to_changes(found: Rows, offset: int, committed: int, origin: str, types: pa.Array) -> pa.Table:
+    """Return *found* as the log holds it: the metadata columns, then the source's."""
+    count, data = len(found), found.delivered()
+    columns = [
+        types,
+        pa.repeat(pa.scalar(offset, pa.int64()), count),
+        pa.repeat(pa.scalar(committed, pa.timestamp("us", "UTC")), count),
+        pa.repeat(pa.scalar(origin), count),
+    ]
+    return pa.table([*columns, *data.columns], schema=change_schema(found.tracked))
+
+
+def change_schema(tracked: Tracked) -> pa.Schema:
+    """Return the columns of *tracked*'s log: the same whether or not there is a row."""
+    types = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
+    prefix = tracked.metadata_prefix
+    metadata = [pa.field(prefix + name, type_, nullable=False) for name, type_ in zip(METADATA, types, strict=True)]
+    delivered = (
+        pa.field(
+            c.name, c.arrow, metadata=(VARIANT if c.variant else {}) | (KEY if c.name in tracked.key else {}) or None
+        )
+        for c in tracked.columns
+    )
+    return pa.schema([*metadata, *delivered])
+
+
+def check_schema(tracked: Tracked, log: ChangeLog) -> None:
+    """Say what has become of the table's columns since the log's newest segment.
+
+    SchemaChanged if a column's type has changed otherwise than by growing, or, with `schema_change = "fail"`, at all.
+    """
+    found = log.changes(change_schema(tracked))
+    if not found:
+        return
+    told = ", ".join(map(str, found))
+    if any(change.kind == "changed" for change in found):
+        raise SchemaChanged(
+            f'table "{tracked.name}": {told}. Older changes cannot be read as that. To go on with the new columns, '
+            f"read apart from the old ones: sidecar schema {tracked.name} --accept. To have the whole table in the new "
+            f"ones as well: sidecar watermark reset {tracked.name}. Or leave the column out (columns = …)"
+        )
+    if tracked.schema_change == "fail":
+        raise SchemaChanged(
+            f'table "{tracked.name}": {told}; schema_change = "fail" asks to stop at that. To go on with the new '
+            f"columns: sidecar schema {tracked.name} --accept"
+        )
+    renamed = {change.kind for change in found} >= {"added", "dropped"}
+    hint = " (a renamed column looks like one that is gone and one that is new)" if renamed else ""
+    if any(change.kind == "added" for change in found) and not tracked.backfill_added:
+        hint += f". To have what is in the new column of older rows: sidecar backfill {tracked.name}"
+    log_.warning("table=%s schema_changed: %s%s", tracked.name, told, hint)

@@ -1,0 +1,264 @@
+"""A page as the core sees it: which of its rows are new, what they are, and what must be remembered of them.
+
+Rows at or below a closed value are never read again, so nothing of them is kept. Of the others Sidecar remembers, by
+key, what it delivered last: the row's version where the source has versions (PostgreSQL's xmin), else a fingerprint of
+its content with the cursor values that will close it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sidecar import classify, codec
+from sidecar.cursor import NONE, Flags, Integers, comparable
+from sidecar.errors import SettingsError
+from sidecar.model import (
+    BAD,
+    CURSOR,
+    DELETED,
+    INFINITY,
+    VALUE,
+    VERSION,
+    Page,
+    PassName,
+    Position,
+    Scalar,
+    Tracked,
+)
+from sidecar.polls import deliveries
+from sidecar.polls.deliveries import CONTENT, CREATED, MORE, UPDATED, Keys, Records
+from sidecar.polls.fingerprint import digests
+
+_INTEGER = int.from_bytes(b"integer ", "little")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one page, column-wise, with their cursor columns as comparable integers (NULL is `cursor.NONE`)."""
+
+    tracked: Tracked
+    data: pa.Table
+    updated: Integers
+    created: Integers | None
+    deleted: Integers | None
+    gone: Flags
+    version: Integers | None
+
+    def __len__(self) -> int:
+        return len(self.updated)
+
+    def take(self, mask: Flags) -> Rows:
+        """Return the rows where *mask* is true."""
+        if mask.all():
+            return self
+        return Rows(
+            self.tracked,
+            # A list: pyarrow looks at an array of numpy's through numpy.ma, which takes longer to import than it saves.
+            self.data.filter(pa.array(mask.tolist(), pa.bool_())),
+            self.updated[mask],
+            None if self.created is None else self.created[mask],
+            None if self.deleted is None else self.deleted[mask],
+            self.gone[mask],
+            None if self.version is None else self.version[mask],
+        )
+
+    def keys(self) -> Keys:
+        return keys_of(self.tracked, self.data)
+
+    def change_types(self) -> pa.Array:
+        return classify.change_types(self.updated, self.created, self.gone, classify.tolerance(self.tracked))
+
+    def delivered(self) -> pa.Table:
+        """Return the columns that users see, in the source's order and in the types that users see."""
+        names = [c.name for c in self.tracked.columns]
+        typed = [VALUE + n if VALUE + n in self.data.column_names else n for n in names]
+        return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
+
+
+def keys_of(tracked: Tracked, data: pa.Table) -> Keys:
+    """Return what stands for each row's key: the key itself where it is one integer, else a digest."""
+    if len(tracked.key) == 1 and pa.types.is_signed_integer(data.schema.field(tracked.key[0]).type):
+        values = pc.cast(data.column(tracked.key[0]), pa.int64()).to_numpy()
+        return np.stack([values, np.full(len(data), _INTEGER, dtype=np.int64)])
+    return digests([data.column(name) for name in tracked.key], len(data))
+
+
+def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
+    """Return what a connector sent for *page*, and the position after it (None without rows).
+
+    SettingsError if a key stands twice, or holds a NULL: such a key does not tell rows apart.
+    """
+    tracked = page.tracked
+    _check_keys(tracked, data)
+    names = (
+        *((CURSOR if CURSOR in data.column_names else page.scan.cursor,) if page.scan.cursor else ()),
+        *tracked.key,
+    )
+    last = codec.position(data.slice(len(data) - 1), names) if len(data) else None
+    stamps: dict[str, Integers] = {}
+    for name in (tracked.updated_at, tracked.created_at, tracked.deleted_at):
+        if name is not None and name not in stamps:
+            carried = CURSOR in data.column_names and name == (page.scan.cursor or tracked.updated_at)
+            stamps[name] = comparable(data.column(CURSOR if carried else name), tracked.timezone)
+    deleted = stamps[tracked.deleted_at] if tracked.deleted_at else None
+    if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
+        # A placeholder is no deletion's time: the deleted pass does not meet such a row, whatever `deleted_when` says.
+        deleted = np.where(_among(data.column(tracked.deleted_at), tracked.not_deleted), NONE, deleted)
+    version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
+    rows = Rows(
+        tracked,
+        data,
+        stamps[tracked.updated_at],
+        stamps[tracked.created_at] if tracked.created_at else None,
+        deleted,
+        _gone(tracked, data, deleted),
+        version,
+    )
+    return rows, last
+
+
+def above(rows: Rows, page: Page) -> Rows:
+    """Return the rows that are *page*'s own: above its closed value, and not read by an earlier pass of the poll."""
+    closed, scan = page.closed, page.scan
+    mask = np.ones(len(rows), dtype=bool)
+    own = {"updated": rows.updated, "deleted": rows.deleted, "created": rows.created}.get(scan.name)
+    value = closed.get(scan.name)
+    if own is not None and value is not None:
+        mask &= own > value
+    if scan.name == "deleted":
+        mask &= rows.gone
+        mask &= ~_reached(rows.updated, closed.get("updated"))
+    if scan.name in ("created", "unstamped") and rows.deleted is not None:
+        mask &= ~(rows.gone & _reached(rows.deleted, closed.get("deleted")))
+    return rows.take(mask)
+
+
+def shape(data: pa.Table) -> tuple[str, ...]:
+    """Return the columns that a fingerprint is made of."""
+    # What stands for a key or a cursor is in itself a fingerprint's part; its delivered form says nothing more.
+    ours = (CURSOR, VERSION, BAD)
+    return tuple(n for n in data.column_names if n not in ours and not n.startswith(VALUE))
+
+
+def are_null(rows: Rows, names: Iterable[str]) -> Flags:
+    """Return which rows are NULL in all columns of *names*."""
+    found = np.ones(len(rows), dtype=bool)
+    for name in names:
+        found &= rows.data.column(name).is_null().to_numpy()
+    return found
+
+
+def records(rows: Rows, keys: Keys, columns: Sequence[str] | None = None) -> Records:
+    """Return what is to be remembered of each row, should it be met again; as if it had only *columns*, if given."""
+    found = deliveries.nothing(keys)
+    if rows.version is not None:
+        found[deliveries.VERSION] = rows.version
+        return found
+    found[UPDATED : CREATED + 1] = _ranks(rows)
+    if not len(rows):
+        return found
+    content = [rows.data.column(name) for name in (shape(rows.data) if columns is None else columns)]
+    found[CONTENT : MORE + 1] = digests(content, len(rows))
+    if BAD in rows.data.column_names and rows.data.column(BAD).null_count < len(rows):
+        # A row is the same in a page with and without bad ones; a bad value, NULL in its column, tells itself.
+        is_bad = rows.data.column(BAD).is_valid()
+        texts = [str(json.loads(mark)["row"]) for mark in rows.data.column(BAD).filter(is_bad).to_pylist()]
+        marked = [*(column.filter(is_bad) for column in content), pa.chunked_array([pa.array(texts, pa.string())])]
+        found[CONTENT : MORE + 1, is_bad.to_numpy()] = digests(marked, len(texts))
+    return found
+
+
+def may_return(rows: Rows, closing: Mapping[PassName, int | None], floor: int | None) -> Flags:
+    """Return which rows a later poll may meet again unchanged, when *closing* are the closed values by then."""
+    if rows.version is not None:
+        return np.ones(len(rows), dtype=bool) if floor is None else rows.version >= floor
+    return _met(rows, closing)
+
+
+def met(rows: Rows, closed: Mapping[PassName, int | None], floor: int | None) -> Flags:
+    """Return which rows a poll reads that begins above *closed* and, where the source has versions, at *floor*."""
+    found = _met(rows, closed)
+    return found if rows.version is None or floor is None else found & (rows.version >= floor)
+
+
+def stamps(rows: Rows) -> Integers:
+    """Return by row the greatest value at which any pass meets it."""
+    found: Integers = np.maximum.reduce(_ranks(rows))
+    return found
+
+
+def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
+    """Return which rows should have appeared earlier: every pass that meets them was *due* beyond them."""
+    return ~_met(rows, due)
+
+
+def _met(rows: Rows, closed: Mapping[PassName, int | None]) -> Flags:
+    """Return which rows any pass meets, when *closed* are the closed values."""
+    updated, deleted, created = _ranks(rows)
+    return (
+        _beyond(updated, closed.get("updated"))
+        | _beyond(deleted, closed.get("deleted"))
+        | _beyond(created, closed.get("created"))
+    )
+
+
+def _ranks(rows: Rows) -> tuple[Integers, Integers, Integers]:
+    """Return, by pass, the value at which that pass meets the row; NONE where it never does."""
+    nothing = np.full(len(rows), NONE, dtype=np.int64)
+    deleted = nothing if rows.deleted is None else np.where(rows.gone, rows.deleted, NONE)
+    unstamped = rows.updated == NONE
+    created = nothing if rows.created is None else rows.created
+    # A row with no stamp at all is met at every poll, by key: nothing closes it.
+    created = np.where(unstamped, np.where(created == NONE, INFINITY, created), NONE)
+    return rows.updated, deleted, created
+
+
+def _beyond(ranks: Integers, closed: int | None) -> Flags:
+    return (ranks != NONE) if closed is None else ranks > closed
+
+
+def _reached(values: Integers, closed: int | None) -> Flags:
+    """Return which values a pass closed at *closed* reads."""
+    return _beyond(values, closed)
+
+
+def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
+    if DELETED in data.column_names and len(data):
+        flags: Flags = pc.fill_null(data.column(DELETED), False).to_numpy().astype(bool)
+        return flags
+    if deleted is None or tracked.deleted_at is None or not len(data):
+        return np.zeros(len(data), dtype=bool)
+    column = data.column(tracked.deleted_at)
+    return ~_among(column, (None, *tracked.not_deleted))
+
+
+def _among(column: pa.ChunkedArray, some: tuple[Scalar, ...]) -> Flags:
+    values = codec.plain(column)
+    return np.fromiter((v in some for v in values), bool, len(values))
+
+
+def _check_keys(tracked: Tracked, data: pa.Table) -> None:
+    for name in tracked.key:
+        if data.column(name).null_count:
+            raise SettingsError(
+                f'table "{tracked.name}": key column "{name}" holds a NULL, so rows cannot be told apart by it. '
+                "Choose a primary_key of columns that are never NULL."
+            )
+    if tracked.key_is_unique or not len(data):
+        return
+    counts = data.group_by(list(tracked.key)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if len(twice):
+        key = ", ".join(
+            f"{n}={v!r}" for n, v in zip(tracked.key, next(iter(codec.rows(twice, tracked.key))), strict=True)
+        )
+        raise SettingsError(
+            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Rows are told apart by a '
+            "key that is unique: add the columns that make it so to primary_key."
+        )

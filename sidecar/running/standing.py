@@ -1,0 +1,72 @@
+"""Where each table stands, as `sidecar status` says it: by the state, the log and the requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sidecar.backfilling import backfills
+from sidecar.backfilling.backfills import BackfillStatus
+from sidecar.errors import StateDamaged
+from sidecar.log import queries
+from sidecar.model import CursorKind, Hold, PassMark, Unit, Watermark
+from sidecar.polls import quarantine
+
+if TYPE_CHECKING:
+    from sidecar.project import Sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Where one table stands. `greatest` and `polled` are microseconds, or the cursor's own numbers."""
+
+    table: str
+    offset: int
+    greatest: int | None
+    kind: CursorKind
+    unit: Unit | None
+    polled: int | None
+    in_progress: bool
+    positions: Mapping[str, int]
+    error: str | None
+    hold: Hold | None = None
+    late: int = 0
+    quarantined: int = 0
+    backfill: BackfillStatus | None = None
+    queries: Mapping[str, int] = field(default_factory=dict)
+
+
+def tables(sc: Sidecar) -> list[TableStatus]:
+    """Return where each table of *sc* stands, by name."""
+    positions, notes, found = sc.store.positions(), sc.store.notes(), []
+    for name in sorted(sc.store.tables() | set(notes)):
+        mark, log = sc.store.watermark(name) or Watermark(""), sc.log(name)
+        first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
+        found.append(
+            TableStatus(
+                name,
+                mark.offset,
+                first.greatest[-1][1] if first.greatest else None,
+                mark.kind,
+                mark.unit,
+                mark.polled,
+                in_progress=mark.progress is not None,
+                positions={sink: p.acknowledged for (table, sink), p in positions.items() if table == name},
+                error=notes.get(name),
+                hold=mark.hold,
+                late=mark.late,
+                quarantined=quarantine.count(log, mark.offset),
+                backfill=_backfill(sc, name),
+                queries=queries.positions(log),
+            )
+        )
+    return found
+
+
+def _backfill(sc: Sidecar, table: str) -> BackfillStatus | None:
+    # A request that cannot be read is the table's error; the others are to be seen all the same.
+    with contextlib.suppress(StateDamaged):
+        return next((b for b in backfills.statuses(sc, table) if b.state == "running"), None)
+    return None

@@ -1,0 +1,1 @@
+"""What people write in `sidecar.toml`: names, values, secrets."""

@@ -1,0 +1,1 @@
+"""The command line's parts: what it asks, shows and writes."""

@@ -1,0 +1,119 @@
+"""The commands about where a table stands: its watermark, and what its columns have been."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sidecar.errors import SettingsError
+from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened, printed
+
+watermark = typer.Typer(
+    help="Show or move the position in a table.\n\nExample: [bold]sidecar watermark show orders[/bold]",
+    no_args_is_help=True,
+)
+
+
+@watermark.command("show")
+def watermark_show(
+    table: TableName,
+    config: Config = SETTINGS,
+    as_json: Annotated[bool, typer.Option("--json", help="The watermark as it is stored.")] = False,
+) -> None:
+    """Show the position in a table: what is closed, and the greatest value seen.
+
+    Example: [bold]sidecar watermark show orders[/bold]
+    """
+    from sidecar.terminal import show
+
+    with opened(config, read_only=True) as sc:
+        name = followed(sc, table)
+        mark = sc.watermark(name)
+        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.tracked[name], mark):
+            print(line)
+
+
+@watermark.command("set")
+def watermark_set(
+    table: TableName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="A cursor value: a timestamp, or a number.")],
+    config: Config = SETTINGS,
+) -> None:
+    """Let the next poll read from just above VALUE on, delivered before or not.
+
+    Example: [bold]sidecar watermark set orders 2024-05-01T00:00:00Z[/bold]
+    """
+    from sidecar.terminal import show
+
+    with opened(config) as sc:
+        name = followed(sc, table)
+        try:
+            mark = sc.set_watermark(name, value)
+        except ValueError:
+            raise SettingsError(f'table "{name}": its cursor column holds numbers, and "{value}" is none') from None
+        for line in show.watermark(sc.tracked[name], mark):
+            print(line)
+
+
+@watermark.command("reset")
+def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
+    """Let the next poll read the whole table again, as if for the first time. The log and the sinks go on.
+
+    Example: [bold]sidecar watermark reset orders[/bold]
+    """
+    with opened(config) as sc:
+        name = followed(sc, table)
+        sc.reset_watermark(name)
+    print(f"{name}: the next poll reads all of it")
+
+
+@watermark.command("forget")
+def watermark_forget(
+    table: TableName,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The name that the query was given: its consumer.")],
+    config: Config = SETTINGS,
+) -> None:
+    """Forget a streaming query that runs no more, so that retention keeps nothing for it any longer.
+
+    One that still runs is known again with its next batch. sidecar status shows them.
+
+    Example: [bold]sidecar watermark forget orders dashboard[/bold]
+    """
+    from sidecar.log import queries
+
+    with opened(config, read_only=True) as sc:
+        name = logged(sc, table)
+        queries.forget(sc.log(name), query)
+    print(f'{name}: query "{query}" is forgotten')
+
+
+def schema(
+    table: TableName,
+    config: Config = SETTINGS,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Go on with the columns as they are now, whatever they were.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a version, on a line.")] = False,
+) -> None:
+    """Show what a table's columns have been, or accept what they have become.
+
+    A column that came, went, or grew needs no word. Any other change stops the table: older changes cannot be read as
+    the new type. Once accepted, the changes before and after it are read apart.
+
+    Example: [bold]sidecar schema orders[/bold]
+    """
+    from sidecar.terminal import show
+
+    with opened(config, read_only=not accept) as sc:
+        name = followed(sc, table) if accept else logged(sc, table)
+        if accept:
+            told = sc.accept_schema(name)
+            print("\n".join([f"{name}: from the next poll on:", *told]) if told else f"{name}: nothing has changed")
+            return
+        versions = list(sc.log(name).schemas())
+        if as_json:
+            for version in versions:
+                print(show.line(show.schema(version)))
+        else:
+            printed(show.schemas_table(versions))
