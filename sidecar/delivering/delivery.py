@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import changelog, faults, feed
+from sidecar import faults, feed
 from sidecar.backfilling import executors
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings, SinkSettings
@@ -302,7 +302,7 @@ class Delivery:
         found, full, size = log.list(after, last if readable is None else min(last, readable)), self._full(sink), 0
         if isinstance(sink, MirrorSink):
             # It must see each change of the columns, also of one that is taken back later.
-            found = changelog.alike(found)
+            found = segments.alike(found)
         for count, segment in enumerate(found, 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:
