@@ -23,11 +23,13 @@ _Part: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of a table: who made it, what he called it, and the files whose rows `came` and `went` by it."""
+    """One version of a table: who made it, what he called it, and the files that `came` and `went` by it."""
 
     version: int
     digest: bytes
     is_ours: bool
+    is_change: bool
+    """Whether it has changed rows, and not only the files that they are in."""
     operation: str
     when: int | None = None
     came: frozenset[_Part] = frozenset()
@@ -53,20 +55,19 @@ def read(files: Any, version: int, app: str) -> Commit | None:
 
 def parsed(version: int, text: bytes, app: str) -> Commit:
     """Return what the commit *text* says."""
-    came, went, info, is_ours = set[_Part](), set[_Part](), dict[str, Any](), False
+    came, went, info, is_ours, is_change = set[_Part](), set[_Part](), dict[str, Any](), False, False
     for line in text.splitlines():
         action = json.loads(line) if line.strip() else {}
         for found, parts in ((action.get("add"), came), (action.get("remove"), went)):
-            if found is not None and found.get("dataChange", True):
+            if found is not None:
                 parts.add((found["path"], json.dumps(found.get("deletionVector"), sort_keys=True)))
+                is_change |= bool(found.get("dataChange", True))
         info = action.get("commitInfo") or info
         is_ours |= (action.get("txn") or {}).get("appId") == app
     is_ours |= info.get(MARK) == app
-    # A file that goes and comes as it was is none that has changed.
-    both = came & went
     operation, when = str(info.get("operation", "by an unknown writer")), info.get("timestamp")
     digest = hashlib.sha256(text).digest()
-    return Commit(version, digest, is_ours, operation, when, frozenset(came - both), frozenset(went - both))
+    return Commit(version, digest, is_ours, is_change, operation, when, frozenset(came), frozenset(went))
 
 
 def foreign(commits: Iterable[Commit]) -> Commit | None:
@@ -75,13 +76,14 @@ def foreign(commits: Iterable[Commit]) -> Commit | None:
     """
     came, went, first = set[_Part](), set[_Part](), None
     for commit in commits:
-        if commit.is_ours or not (commit.came or commit.went):
+        # What is joined while all is well is where a way back may lead to.
+        if first is None and (commit.is_ours or not commit.is_change):
             continue
-        first = first or commit
         back, again = commit.went & came, commit.came & went
         came = (came - back) | (commit.came - again)
         went = (went - again) | (commit.went - back)
-    return first if came or went else None
+        first = (first or commit) if came or went else None
+    return first
 
 
 class Watch:
