@@ -92,7 +92,7 @@ class Delivery:
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
                 if isinstance(sink, MirrorSink):
-                    sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
+                    sink.maintain(self._sidecar.log(tracked.name), tracked.key, self._sidecar.clock.now())
 
     def deliver_full(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
         """Deliver the batches of *tracked* that are full to *sinks*; what is left waits for what is still to come.
@@ -155,7 +155,7 @@ class Delivery:
         mark = store.watermark(tracked.name)
         return mark is not None and any(
             store.position(tracked.name, sink.name).acknowledged < mark.offset
-            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
+            or (isinstance(sink, MirrorSink) and sink.is_due(self._sidecar.log(tracked.name), now))
             for sink in sinks
         )
 

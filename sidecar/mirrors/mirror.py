@@ -7,6 +7,7 @@ offset, is the table's affair. So a batch that is given again is one that the ta
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,14 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sidecar.changelog import ChangeLog
-from sidecar.clock import SECOND
 from sidecar.errors import SettingsError, SinkError
 from sidecar.log import log_records
-from sidecar.log.files import filename
 from sidecar.mirrors import folding
 from sidecar.mirrors.folding import TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached
 from sidecar.mirrors.newest import Named
+from sidecar.mirrors.upkeep import Upkeep
 from sidecar.settings import mirrored
 from sidecar.sinks import Batch, Common
 
@@ -41,8 +41,6 @@ log_ = logging.getLogger("sidecar")
 
 BATCH_BYTES = 32 << 20
 """How much of the log makes a batch full: its rows are in this process's memory, about ten times as large."""
-
-SCHEDULE = "_mirrors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,6 @@ class MirrorSink(Common):
     batch_bytes: int = BATCH_BYTES
     catalog: Catalog | None = None
     _tables: dict[str, MirrorTable] = field(default_factory=dict, compare=False, repr=False)
-    _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    _until: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     _touched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
@@ -170,45 +166,41 @@ class MirrorSink(Common):
         offset = [pa.field(named.version, pa.int64())] if self.catalog is not None else []
         return (*own_columns(self.kind, named), *offset)
 
-    def is_due(self, table: str, now: int) -> bool:
-        """Return whether upkeep of *table* is due although nothing may have come: what the last batch has left behind
-        goes one by one, until nothing is left.
-        """
-        due = self._due.get(table)
-        return due is not None and due <= now and due - self.compact_every <= self._until.get(table, 0)
+    @functools.cached_property
+    def upkeep(self) -> Upkeep:
+        """When the tables are to be tidied up."""
+        return Upkeep(self.name, self.compact_every, self.vacuum_after)
 
-    def maintain(self, log: ChangeLog, now: int) -> None:
-        """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
+    def is_due(self, log: ChangeLog, now: int) -> bool:
+        """Return whether upkeep of the table that *log* goes to is due although nothing may have come."""
+        # The upkeep of a catalog's table is the catalog's.
+        return self.catalog is None and self.upkeep.is_due(log, now)
+
+    def maintain(self, log: ChangeLog, key: tuple[str, ...], now: int) -> None:
+        """Do the upkeep of the table that *log* goes to, by *key*, where it is due; costs nothing where it is not.
 
         A failure is said, and stops nothing: it is tried again when it is due again.
         """
-        table = self._tables.get(log.table)
-        if log.table in self._touched:
-            self._touched.discard(log.table)
-            kept = -(-self.vacuum_after // (3600 * SECOND)) * 3600 * SECOND  # Delta counts in hours
-            self._until[log.table] = now + self.compact_every + kept
-        # The upkeep of a catalog's table is the catalog's.
-        if table is None or self.catalog is not None or now < self._due.get(log.table, 0):
+        if self.catalog is not None:
             return
         try:
-            self._maintain(table, log, now)
+            if log.table in self._touched:
+                self._touched.discard(log.table)
+                self.upkeep.touched(log, now)
+            self.upkeep.do(log, now, functools.partial(self._maintain, log, key))
         except Exception as error:
-            self._due[log.table] = now + self.compact_every
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
-    def _maintain(self, table: MirrorTable, log: ChangeLog, now: int) -> None:
-        name = f"{SCHEDULE}/{filename(self.name)}.json"
-        record = log_records.read(log, name) or {}
-        last = min(int(record.get("maintained", now)), now)
-        is_due = bool(record) and now >= last + self.compact_every
-        last = now if is_due else last
-        try:
-            if is_due:
-                joined, removed = table.maintain(self.vacuum_after)
-                log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
-        finally:
-            log_records.write(log, name, {"maintained": last})
-            self._due[log.table] = last + self.compact_every
+    def _maintain(self, log: ChangeLog, key: tuple[str, ...]) -> None:
+        batch = Batch(log.table, 1, 0, key=key, log=log_records.identity(log))
+        # One that is not known yet is not known afterwards either: its first batch looks at it otherwise.
+        table = self._tables.get(log.table) or self._made(batch)
+        if not table.exists():
+            return
+        # Somebody who has changed it may need what is removed here to take that back.
+        table.open(pa.schema([]), 0)
+        joined, removed = table.maintain(self.vacuum_after)
+        log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
@@ -231,9 +223,11 @@ class MirrorSink(Common):
 
     def _table(self, batch: Batch) -> MirrorTable:
         if batch.table not in self._tables:
-            owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            self._tables[batch.table] = self._keep(owner, _where(self, batch))
+            self._tables[batch.table] = self._made(batch)
         return self._tables[batch.table]
+
+    def _made(self, batch: Batch) -> MirrorTable:
+        return self._keep(Owner(batch.log, self.name, batch.table, batch.key, self.kind), _where(self, batch))
 
     def _keep(self, owner: Owner, where: str) -> MirrorTable:
         if self.catalog is not None:

@@ -205,29 +205,32 @@ def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
 
 def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_path: Path) -> None:
     clock, log = FakeClock(), ChangeLog(tmp_path / "log", "t")
+    log_records.write(log, "_log.json", {"id": "a log"})
     sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=600 * SECOND, vacuum_after=0)
     for offset in range(1, 6):
         apply(sink, offset, {"id": ids(range(offset, offset + 1))})
-        sink.maintain(log, clock.now())
+        sink.maintain(log, ("id",), clock.now())
     clock.advance(599)
-    sink.maintain(log, clock.now())
+    sink.maintain(log, ("id",), clock.now())
     assert len(files(sink)) == 5
     clock.advance(1)
     again = MirrorSink("lake", path=sink.path, compact_every=600 * SECOND, vacuum_after=0)
-    again.maintain(log, clock.now())  # nothing was delivered by it yet: there is nothing to be done
-    assert len(files(sink)) == 5
+    again.maintain(log, ("id",), clock.now())  # it has delivered nothing yet, and waits for nothing
+    assert list(files(sink).values()) == [5]
     apply(again, 6, {"id": ids(range(6, 7))})
-    again.maintain(log, clock.now())
+    clock.advance(600)
+    again.maintain(log, ("id",), clock.now())
     assert list(files(again).values()) == [6]
     assert len(list(Path(sink.path, "t").glob("*.parquet"))) == 1
     assert held(again).column("id").to_pylist() == [1, 2, 3, 4, 5, 6]
     apply(again, 7, {"id": ids(range(7, 8))})
-    again.maintain(log, clock.now())
+    again.maintain(log, ("id",), clock.now())
     assert len(files(again)) == 2
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and_then_that_is_over(
-    sqlite_db: SQLiteFile, tmp_path: Path
+    sqlite_db: SQLiteFile, tmp_path: Path, is_restarted: bool
 ) -> None:
     path = project(sqlite_db, MIRROR + 'compact_every = "1h"\nvacuum_after = "0s"\n')
     clock = FakeClock(SystemClock().now())
@@ -238,6 +241,8 @@ def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and
             if turn < 2:
                 insert(sqlite_db.connection, turn + 1, "a")
                 sc.poll()
+            # Each turn may be a process of its own, as a loop's are after a restart.
+            delivery = Delivery(sc, None, threading.Event()) if is_restarted else delivery
             asked = delivery.is_asked(sc.tracked["t"], delivery.sinks)
             if asked:
                 delivery.deliver(sc.tracked["t"], delivery.sinks)
@@ -269,9 +274,9 @@ def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     log = ChangeLog(tmp_path / "log", "t")
     sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
     apply(sink, 1, {"id": [1]})
-    sink.maintain(log, 1)
+    sink.maintain(log, ("id",), 1)
     shutil.rmtree(f"{sink.path}/t")
-    sink.maintain(log, 10)
+    sink.maintain(log, ("id",), 10)
     assert "upkeep failed" in caplog.text
 
 
@@ -283,7 +288,7 @@ def test_a_record_of_upkeep_that_cannot_be_read_is_said_and_is_no_failure_of_the
     log_records.write(log, "_mirrors/lake.json", {})
     (log.folder / "_mirrors" / "lake.json").write_text("{")
     apply(sink, 1, {"id": [1]})
-    sink.maintain(log, 1)
+    sink.maintain(log, ("id",), 1)
     assert "upkeep failed" in caplog.text
 
 

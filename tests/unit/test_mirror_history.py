@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from sidecar.changelog import ChangeLog
 from sidecar.errors import SinkError
+from sidecar.log import log_records
 from sidecar.mirrors.delta_history import Commit, foreign, parsed
 from sidecar.mirrors.mirror import MirrorSink
 from tests.unit import mirrors
@@ -43,7 +45,7 @@ def test_a_table_that_was_restored_to_an_older_version_is_said_and_goes_on_once_
     assert held(sink).column("id").to_pylist() == [1, 2, 3, 4, 5]
 
 
-def test_rows_that_somebody_has_deleted_or_added_are_said_and_upkeep_is_not(sink: MirrorSink) -> None:
+def test_rows_that_somebody_has_deleted_or_added_are_said_and_upkeep_is_not(sink: MirrorSink, tmp_path: Path) -> None:
     filled(sink)
     at(sink).optimize.compact()
     at(sink).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
@@ -51,6 +53,11 @@ def test_rows_that_somebody_has_deleted_or_added_are_said_and_upkeep_is_not(sink
     apply(sink, 5, {"id": [5], "v": [5]})
     at(sink).delete("id = 2")
     at(sink).optimize.compact()
+    log = ChangeLog(tmp_path / "log", "t")
+    log_records.write(log, "_log.json", {"id": "a log"})
+    log_records.write(log, "_mirrors/lake.json", {"maintained": 0, "until": 10})
+    sink.maintain(log, ("id",), 10)
+    assert at(sink).version() == 11, "what is needed to take that back must not go"
     with pytest.raises(SinkError, match=r"somebody else: version 10 \(DELETE"):
         apply(sink, 6, {"id": [6], "v": [6]})
     at(sink).restore(9)
@@ -80,7 +87,7 @@ def test_a_table_that_was_dropped_or_put_back_while_the_sink_is_at_work_is_said(
     shutil.rmtree(folder)
     with pytest.raises(SinkError, match=r"there is no Delta table at .*up to offset 6"):
         apply(sink, 7, {"id": [7], "v": [7]})
-    shutil.copytree(tmp_path / "newest", folder)
+    shutil.copytree(tmp_path / "newest", folder, dirs_exist_ok=True)
     apply(sink, 7, {"id": [7], "v": [7]})
     assert held(sink).column("id").to_pylist() == [1, 2, 3, 4, 5, 6, 7]
 
