@@ -101,15 +101,16 @@ class Watch:
         rows by it, and have not taken that back, or if the table has another past by now.
         """
         if self._last is None:
-            found = self._since_ours(newest)
+            known = self._since_ours(newest)
         else:
-            first, *found = [read(self._files, n, self._app) for n in range(self._last.version, newest + 1)]
-            if first != self._last or None in found:
+            found = [read(self._files, n, self._app) for n in range(self._last.version, newest + 1)]
+            known = [commit for commit in found if commit is not None]
+            if len(known) < len(found) or known[0] != self._last:
                 raise SinkError(
                     f"{self._where}: the {self._what} was replaced, or put back to an older copy, while the sink was "
                     "at work. It is looked at anew when the batch is tried again, at the next run"
                 )
-        known = [commit for commit in found if commit is not None]
+            known = known[1:]
         if (other := foreign(known)) is not None:
             raise SinkError(
                 f"{self._where}: the rows of the {self._what} were changed by somebody else: {other}. A mirror is to "
