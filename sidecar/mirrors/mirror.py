@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from sidecar.changelog import ChangeLog
 from sidecar.errors import SettingsError, SinkError
-from sidecar.log import log_records
+from sidecar.log import log_records, storage
 from sidecar.mirrors import folding
 from sidecar.mirrors.folding import TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached
@@ -299,7 +299,9 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
     # As URIs, which Spark would take for names.
     paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
-    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    return (
+        spark.read.schema(schema).parquet(*map(storage.literal, paths)) if paths else spark.createDataFrame([], schema)
+    )
 
 
 def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:

@@ -13,9 +13,12 @@ import pytest
 
 from sidecar import feed
 from sidecar.changelog import ChangeLog
-from sidecar.errors import LogTruncated, SinkError
+from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
 from sidecar.log.files import filename
+from sidecar.log.storage import literal
+from sidecar.mirrors.mirror import MirrorSink
+from sidecar.mirrors.mirror import dataframe as mirror_of
 from sidecar.model import Watermark
 from sidecar.polls.deliveries import NOTHING
 from sidecar.sinks import Batch, FileSink, failing_as
@@ -241,3 +244,20 @@ def test_what_retention_has_dropped_is_no_empty_frame(spark: SparkSession, tmp_p
     with pytest.raises(LogTruncated, match=r"begins at 2.*since=1"):
         dataframe(spark, log, 0)
     assert dataframe(spark, log, 1).count() == 2
+
+
+def test_a_folder_whose_name_is_a_pattern_to_spark_is_that_folder(spark: SparkSession, tmp_path: Path) -> None:
+    odd = tmp_path / "a[1] {b,c} *?\\d"
+    (tmp_path / "a1 b").mkdir()
+    log = logged(odd, "t", changes(1), changes(2))
+    assert dataframe(spark, log).count() == 4
+    sink = FileSink("lake", path=str(odd / "lake"))
+    for _ in range(2):
+        sink.write(dataframe(spark, log), Batch("t", 1, 2), VERSION)
+    assert held(spark, Path(literal(str(odd / "lake")), "t")) == [1, 1, 2, 2]
+    mirror = MirrorSink("copy", path=str(odd).removesuffix("\\d") + "/copy")
+    mirror.apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",), log="a log"), VERSION)
+    assert mirror_of(spark, f"{mirror.path}/t").count() == 2
+    for path in (odd / "copy", tmp_path / "p%20q", (tmp_path / "a b").as_uri()):
+        with pytest.raises(SettingsError, match="delta-rs takes .* in it for something else"):
+            MirrorSink("copy", path=str(path)).apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",)), VERSION)
