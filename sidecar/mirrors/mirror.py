@@ -299,9 +299,8 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
     # As URIs, which Spark would take for names.
     paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
-    return (
-        spark.read.schema(schema).parquet(*map(storage.literal, paths)) if paths else spark.createDataFrame([], schema)
-    )
+    reader, found = spark.read.schema(schema), map(storage.literal, paths)
+    return reader.parquet(*found) if paths else spark.createDataFrame([], schema)
 
 
 def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:

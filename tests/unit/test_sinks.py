@@ -259,5 +259,5 @@ def test_a_folder_whose_name_is_a_pattern_to_spark_is_that_folder(spark: SparkSe
     mirror.apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",), log="a log"), VERSION)
     assert mirror_of(spark, f"{mirror.path}/t").count() == 2
     for path in (odd / "copy", tmp_path / "p%20q", (tmp_path / "a b").as_uri()):
-        with pytest.raises(SettingsError, match="delta-rs takes .* in it for something else"):
+        with pytest.raises(SettingsError, match=r"delta-rs takes .* in it for something else"):
             MirrorSink("copy", path=str(path)).apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",)), VERSION)
