@@ -273,6 +273,8 @@ class Delivery:
         elif sink.transform is None:
             sink.load(seeding.tables(start), batch, version)
         else:
+            whole = start.base.files if start.base is not None else ()
+            sink.refuse_merged(sink.shaped(seeding.frame(self.session(), start, whole)), batch)
             sink.load((sink.shaped(f).toArrow() for f in seeding.frames(self.session(), start)), batch, version)
         return batch
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from sidecar.mirrors.folding import TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached
 from sidecar.mirrors.newest import Named
 from sidecar.mirrors.upkeep import Upkeep
+from sidecar.mirrors.witness import Witness
 from sidecar.settings import mirrored
 from sidecar.sinks import Batch, Common
 
@@ -75,6 +76,7 @@ class MirrorSink(Common):
     batch_bytes: int = BATCH_BYTES
     catalog: Catalog | None = None
     _tables: dict[str, MirrorTable] = field(default_factory=dict, compare=False, repr=False)
+    _witnesses: dict[str, Witness] = field(default_factory=dict, compare=False, repr=False)
     _touched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
@@ -121,8 +123,15 @@ class MirrorSink(Common):
         """
         if batch.table in self._tables:
             return
+        if self.catalog is None:
+            has_begun = self.upkeep.has_begun(log)
+        else:
+            self._witnesses[batch.table] = Witness(log, self.name)
+            has_begun = self._witnesses[batch.table].has_begun
         with self._met(batch) as table:
             if not table.exists():
+                if has_begun:
+                    raise _gone(self, table, batch)
                 return
             table.open(pa.schema([]), 0)
             applied, stamp = table.newest(batch.first - 1, version), table.committed()
@@ -144,10 +153,7 @@ class MirrorSink(Common):
         wanted = pa.schema([*self._source_columns(schema, batch, named), *self._own_columns(named)])
         with self._met(batch) as table:
             if not table.exists() and batch.first - 1 > batch.floor:
-                raise SinkError(
-                    f"{_where(self, batch)}: there is no {table.what}, and it has been given the "
-                    f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
-                )
+                raise _gone(self, table, batch)
             table.open(wanted, batch.first - 1)
             yield table
             self._touched.add(batch.table)
@@ -233,7 +239,7 @@ class MirrorSink(Common):
         if self.catalog is not None:
             from sidecar.mirrors.catalog_table import CatalogMirror
 
-            return CatalogMirror(self.catalog, self.options, owner, where)
+            return CatalogMirror(self.catalog, self.options, owner, where, self._witnesses.get(owner.table))
         from sidecar.mirrors.delta_table import DeltaMirror
 
         return DeltaMirror(mirrored.place(self.path, owner.table), self.options, owner, where)
@@ -243,7 +249,27 @@ class MirrorSink(Common):
             if rows.column(name).null_count:
                 by = f" of the transform {self.transform}" if self.transform else ""
                 raise SinkError(f'{_where(self, batch)}: key column "{name}"{by} holds NULLs: no row is told by these')
-        return Changes(rows, named, batch.key, columns)
+        changes = Changes(rows, named, batch.key, columns)
+        if self.transform is not None and len(twice := changes.twice()):
+            raise self._merged(twice.slice(0, 3).to_pylist(), batch)
+        return changes
+
+    def refuse_merged(self, frame: DataFrame, batch: Batch) -> None:
+        """Raise SinkError if the transform makes one key of several in *frame*, the rows of a base through it."""
+        from pyspark.sql import functions
+
+        if set(batch.key) <= set(frame.columns):
+            key = [functions.col(mirrored.quoted(name)) for name in batch.key]
+            counted = frame.groupBy(*key).agg(functions.count(functions.lit(1)).alias("_sidecar_rows"))
+            if twice := counted.where("_sidecar_rows > 1").drop("_sidecar_rows").limit(3).collect():
+                raise self._merged([row.asDict() for row in twice], batch)
+
+    def _merged(self, keys: Iterable[Mapping[str, Any]], batch: Batch) -> SinkError:
+        said = "; ".join(", ".join(f"{name}={value!r}" for name, value in key.items()) for key in keys)
+        return SinkError(
+            f"{_where(self, batch)}: the transform {self.transform} makes one key of several rows ({said}), and a "
+            "mirror holds one row of each. Let it keep apart what the source's key does"
+        )
 
     def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
         """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""
@@ -315,6 +341,13 @@ def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:
     return (
         f"{has}, and the next ones are from {lacks + 1} on: it is an older copy. Put the newest one back; or give the "
         "sink another name and path: that one begins anew"
+    )
+
+
+def _gone(sink: MirrorSink, table: MirrorTable, batch: Batch) -> SinkError:
+    return SinkError(
+        f"{_where(sink, batch)}: there is no {table.what}, and it has been given the changes up to offset "
+        f"{batch.first - 1}. Put it back; or begin anew: give the sink another name"
     )
 
 

@@ -49,6 +49,10 @@ class Upkeep:
             return True  # whoever does it meets that as well, and says so
         return now >= known.last + self.every and known.last <= known.until
 
+    def has_begun(self, log: ChangeLog) -> bool:
+        """Return whether something has ever come into the table of *log*."""
+        return log_records.read(log, self._name) is not None
+
     def touched(self, log: ChangeLog, now: int) -> None:
         """Take notice that something has come into the table of *log*."""
         known = self._of(log, now)
