@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import sidecar
 from sidecar.changelog import ChangeLog
@@ -78,8 +79,6 @@ def test_a_batch_that_is_partly_there_is_applied_from_where_the_table_stands(sin
     again = pa.concat_tables([changes(o, {"id": [1], "v": [o]}) for o in (1, 2, 3)])
     sink.apply(again, batch(1, 3), VERSION)
     assert held(sink).to_pydict() == {"id": [1], "v": [3]}
-    from deltalake import DeltaTable
-
     assert DeltaTable(f"{sink.path}/t").version() == 3
 
 
@@ -192,6 +191,32 @@ def test_a_large_batch_is_written_in_the_order_of_the_key_and_in_files_of_a_size
     )
     assert len(bounds) > 2
     assert all(a[1] < b[0] for a, b in itertools.pairwise(bounds))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[[1, 2], [2], [], [1, 2, None]], [{"a": 0.0}, {"a": 1.5}, {"a": None}, {"a": -1.5}]],
+    ids=["lists", "structs"],
+)
+def test_a_key_of_several_parts_is_found_where_it_is(sink: MirrorSink, keys: list[Any]) -> None:
+    type_ = pa.array(keys).type
+    apply(sink, 1, {"id": pa.array(keys, type_), "v": [1] * 4})
+    same = [{"a": -0.0}, *keys[1:2]] if isinstance(keys[0], dict) else keys[:2]
+    apply(sink, 2, {"id": pa.array(same, type_), "v": [2, 2]})
+    apply(sink, 3, {"id": pa.array(keys[2:3], type_), "v": [3]}, kind="delete")
+    found = DeltaTable(f"{sink.path}/t").to_pyarrow_table().sort_by("v").to_pylist()
+    assert [row["v"] for row in found] == [1, 2, 2]
+    assert {repr(row["id"]).replace("-0.0", "0.0") for row in found} == {repr(keys[n]) for n in (0, 1, 3)}
+
+
+def test_large_files_are_not_joined_and_small_ones_are(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_files, "SMALL_BYTES", 20_000)
+    for offset, rows in ((1, 5_000), (2, 5_000), (3, 1), (4, 1)):
+        apply(sink, offset, {"id": ids(range(offset * 10_000, offset * 10_000 + rows))})
+    large = {path for path, rows in files(sink).items() if rows > 1}
+    sink._tables["t"].maintain(10**12)
+    assert large < files(sink).keys()
+    assert sorted(files(sink).values()) == [2, 5_000, 5_000]
 
 
 def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:

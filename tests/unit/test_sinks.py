@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSource, DataSourceRegistration
 
 from sidecar import feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
+from sidecar.lake import stored_feed
 from sidecar.log.files import filename
 from sidecar.log.storage import literal
 from sidecar.mirrors.mirror import MirrorSink
@@ -261,3 +266,23 @@ def test_a_folder_whose_name_is_a_pattern_to_spark_is_that_folder(spark: SparkSe
     for path in (odd / "copy", tmp_path / "p%20q", (tmp_path / "a b").as_uri()):
         with pytest.raises(SettingsError, match=r"delta-rs takes .* in it for something else"):
             MirrorSink("copy", path=str(path)).apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",)), VERSION)
+
+
+def test_two_threads_that_read_a_store_at_once_get_their_own_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = [logged(tmp_path / str(n), "t", changes(n)) for n in (1, 2)]
+    register, barrier = DataSourceRegistration.register, threading.Barrier(2)
+
+    def meeting(self: DataSourceRegistration, source: type[DataSource]) -> None:
+        register(self, source)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+
+    def read(log: ChangeLog) -> set[int]:
+        frame = stored_feed.frame(spark, log.list(), dataframe(spark, log).schema)
+        return {row[VERSION] for row in frame.collect()}
+
+    monkeypatch.setattr(DataSourceRegistration, "register", meeting)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read, logs)) == [{1}, {2}]
