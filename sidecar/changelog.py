@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -65,10 +65,12 @@ class ChangeLog:
     """The log of one table. Any number of readers, in any process; one writer.
 
     *root*: the folder of all tables' logs, on a disk or in a store. *state*: the folder of what stays on this disk;
-    left out, that which the root is in.
+    left out, that which the root is in. *may_write* raises, before a segment is written, what speaks against that.
     """
 
-    def __init__(self, root: AnyPath, table: str, state: Path | None = None) -> None:
+    def __init__(
+        self, root: AnyPath, table: str, state: Path | None = None, may_write: Callable[[], None] | None = None
+    ) -> None:
         self.table = table
         self.state = state or (root.parent if isinstance(root, Path) else Path())
         self.at = root / filename(table)
@@ -79,6 +81,7 @@ class ChangeLog:
         """Whether a store gave no answer to the last `append`: what is in the log is then to be looked at anew."""
         self._newest: tuple[int, pa.Schema, int, int] | None = None
         self._is_writer = False
+        self._may_write = may_write
         self._held: _Held | None = None
         self._version = 0
         self._asked: Metadata | None = None
@@ -205,6 +208,8 @@ class ChangeLog:
         moved: bool = False,
     ) -> Segment:
         """Make *changes* segment *offset*: afterwards it exists whole, survives a power cut, and never changes."""
+        if self._may_write is not None:
+            self._may_write()
         storage.make_folder(self.at)
         path = self._free(offset)
         version, since = self._version_of(offset, changes.schema)
@@ -379,17 +384,6 @@ class ChangeLog:
         if offset <= self.floor():
             self.list(offset - 1, offset)
         return None
-
-
-def alike(found: Segments) -> Segments:
-    """Return those of *found*, which follow each other, that have the columns of the first."""
-    if not found:
-        return found
-    version = segments.metadata(found[0].file).schema_version
-    if segments.metadata(found[-1].file).schema_version == version:
-        return found
-    # Versions only grow.
-    return found[: bisect.bisect_right(found, version, key=lambda s: segments.metadata(s.file).schema_version)]
 
 
 def tables(root: AnyPath) -> list[str]:

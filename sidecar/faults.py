@@ -26,6 +26,7 @@ POINTS = (
     "backfill-finished",
     "refresh-requested",
     "batch-intended",
+    "row-groups-copied",
     "batch-staged",
     "columns-summarized",
     "batch-moved",

@@ -13,7 +13,7 @@ from sidecar.errors import SchemaChanged
 from sidecar.lake import stored_feed
 from sidecar.log import segments
 from sidecar.log.segments import Segment
-from sidecar.log.storage import AnyPath, StorePath, for_spark
+from sidecar.log.storage import AnyPath, StorePath, for_spark, literal
 from sidecar.model import VARIANT
 from sidecar.polls import evolution
 
@@ -85,7 +85,7 @@ def texts(spark: SparkSession, files: Sequence[AnyPath], schema: pa.Schema) -> D
     if isinstance(files[0], StorePath) and not stored_feed.spark_reads(spark, files[0]):
         return stored_feed.frame(spark, [Segment(0, file) for file in files], columns)
     reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*(for_spark(file) for file in files))
+    return reader.parquet(*(literal(for_spark(file)) for file in files))
 
 
 def parsed(frame: DataFrame, schema: pa.Schema) -> DataFrame:

@@ -26,7 +26,7 @@ from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.horizon import kind_of
 from sidecar.log import bases, consumers, owner, queries, recovery
 from sidecar.log.files import unescaped
-from sidecar.log.storage import AnyPath, make_folder
+from sidecar.log.storage import AnyPath
 from sidecar.mirrors import mirror
 from sidecar.model import PassMark, PassName, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark
@@ -60,6 +60,7 @@ class Sidecar:
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
         self._logs: dict[str, ChangeLog] = {}
+        self._claim = owner.Claim(self.root, self.settings.state.path)
         self._settled: dict[str, tuple[Tracked, Tracked]] = {}
         self.outlines: dict[str, object] = {}
         """What the connector said of each table when it was described; see `SourceConnector.outline`."""
@@ -109,7 +110,7 @@ class Sidecar:
         """Return *table*'s change log."""
         # Kept: one that has written a segment need not read it to know what came before the next.
         if table not in self._logs:
-            self._logs[table] = ChangeLog(self.root, table, self.settings.state.path)
+            self._logs[table] = ChangeLog(self.root, table, self.settings.state.path, self._claim.check)
         return self._logs[table]
 
     def refresh(self) -> None:
@@ -317,7 +318,7 @@ class Sidecar:
         folder = self.settings.state.path
         self._lock = StateLock(folder, self.clock)
         try:
-            owner.claim(self.root, folder, self.clock)
+            self._claim.make(self.clock)
             store: WatermarkStore = open_database(folder / "db")
             try:
                 self._recover(store)
@@ -331,7 +332,6 @@ class Sidecar:
         return store
 
     def _recover(self, store: WatermarkStore) -> None:
-        make_folder(self.root)
         for table in sorted({*self._logged(), *store.tables()}):
             log = self.log(table)
             for recover in (bases.recover, consumers.recover, recovery.recover):

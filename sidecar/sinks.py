@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar import faults, feed
 from sidecar.backfilling import executors
-from sidecar.delivering import folder_columns, row_groups
+from sidecar.delivering import folder_columns, given, row_groups
+from sidecar.delivering.folder import Folder
 from sidecar.delivering.raised_at import raised_at
 from sidecar.errors import SettingsError, SidecarError, SinkError
 from sidecar.log.files import filename
@@ -25,6 +26,8 @@ from sidecar.log.storage import AnyPath
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from sidecar.changelog import ChangeLog
 
 FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml", "text"})
 """Formats whose table is a folder of files, so that a batch can be moved in as files of its own name."""
@@ -35,8 +38,8 @@ class Batch:
     """A range of one table's log: offsets `first` to `last`. `replay`: it may have been written before, in part.
 
     `key`: the columns that tell the table's rows apart. `log`: what tells its log from any other; `floor`: the last
-    offset that retention has dropped from it. For a mirror, `columns`: the source's, as the log has them at `last`; and
-    `committed`: when that was committed.
+    offset that retention has dropped from it. `committed`: when `last` was committed to the log, in microseconds, which
+    no other log has there; None for a base. For a mirror, `columns`: the source's, as the log has them at `last`.
     """
 
     table: str
@@ -85,6 +88,19 @@ class FileSink(Common):
 
     format: str = "parquet"
     path: str = ""
+
+    def reached(self, spark: SparkSession, batch: Batch, log: ChangeLog) -> int:
+        """Return up to which offset the folder of *batch*, the next one, has *log* already; SinkError where it knows
+        that the log is not the one whose changes it has, or an older copy, or that it is one itself.
+        """
+        folder, acknowledged = Folder(spark, self._target(batch)), batch.first - 1
+        found = given.read(folder, self.name)
+        if found is None:
+            return acknowledged
+        try:
+            return given.reached(found, batch.log, log, acknowledged)
+        except SinkError as error:
+            raise SinkError(f'sink "{self.name}", table "{batch.table}": {folder.path}: {error}') from None
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         del version
@@ -146,6 +162,8 @@ class FileSink(Common):
                 raise SinkError(f'sink "{self.name}": {part} could not be moved to {moved}')
             faults.point("batch-moved")
         files.delete(hadoop(staging), True)
+        said = given.Given(batch.log, batch.last, batch.committed)
+        given.write(Folder(shaped.sparkSession, target), self.name, said)
 
 
 def _hadoop(frame: DataFrame, path: str) -> tuple[Any, Any]:
@@ -166,23 +184,40 @@ class FormatSink(Common):
     format: str = "delta"
     path: str | None = None
 
+    def recognise(self, spark: SparkSession, batch: Batch, version: str) -> None:
+        """Raise SinkError if what was written holds changes beyond *batch*, the next one: log and positions are of an
+        older copy. A table that holds no offsets, or is not told by a path, says nothing of it.
+        """
+        beyond = f"`{version}` > {batch.last}" if batch.replay else f"`{version}` >= {batch.first}"
+        if self.path is not None and self._has(spark, self._target(batch), beyond, version):
+            raise SinkError(
+                f'sink "{self.name}", table "{batch.table}": {self._target(batch)} holds changes after offset '
+                f"{batch.last if batch.replay else batch.first - 1}, and by the log's positions it has not been given "
+                "them: the state was restored from an older copy, or deleted. Give the sink another name and path: "
+                "that one begins anew"
+            )
+
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
-        target = None if self.path is None else f"{self.path.rstrip('/')}/{filename(batch.table)}"
-        if batch.replay and self._holds(frame, target, batch, version):
+        target = self._target(batch)
+        among = f"`{version}` BETWEEN {batch.first} AND {batch.last}"
+        if batch.replay and self._has(frame.sparkSession, target, among, version):
             return
         writer = self.shaped(frame).write.format(self.format).options(**self.options)
         # Delta's own guard against a repeated write; other formats ignore options that they do not know.
         writer = writer.option("txnAppId", f"sidecar/{self.name}/{batch.table}").option("txnVersion", str(batch.last))
         writer.mode("append").save(target)
 
-    def _holds(self, frame: DataFrame, target: str | None, batch: Batch, version: str) -> bool:
+    def _target(self, batch: Batch) -> str | None:
+        return None if self.path is None else f"{self.path.rstrip('/')}/{filename(batch.table)}"
+
+    def _has(self, spark: SparkSession, target: str | None, condition: str, version: str) -> bool:
         from pyspark.errors import AnalysisException, UnsupportedOperationException
 
         try:
-            held = frame.sparkSession.read.format(self.format).options(**self.options).load(target)
+            held = spark.read.format(self.format).options(**self.options).load(target)
             if version not in held.columns:
                 return False
-            return not held.where(f"`{version}` BETWEEN {batch.first} AND {batch.last}").isEmpty()
+            return not held.where(condition).isEmpty()
         except (AnalysisException, UnsupportedOperationException):
             # Nothing there yet, or a format that only writes. Anything else is a target that cannot be read now: the
             # batch waits, rather than being written twice.

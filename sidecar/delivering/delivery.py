@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sidecar import changelog, faults, feed
+from sidecar import faults, feed
 from sidecar.backfilling import executors
 from sidecar.changelog import ChangeLog
 from sidecar.config import Settings, SinkSettings
@@ -60,6 +60,7 @@ class Delivery:
         self._own_spark = self._is_starting = self._is_over = self._is_warm = False
         self._starting = threading.Lock()
         self._said: dict[tuple[str, str], float] = {}
+        self._met: set[tuple[str, str]] = set()
 
     def wanting(self, tracked: Tracked) -> list[Sink]:
         """Return the sinks that *tracked* goes to."""
@@ -92,7 +93,7 @@ class Delivery:
                 while not self._stop.is_set() and self._deliver(sink, tracked):
                     pass
                 if isinstance(sink, MirrorSink):
-                    sink.maintain(self._sidecar.log(tracked.name), self._sidecar.clock.now())
+                    sink.maintain(self._sidecar.log(tracked.name), tracked.key, self._sidecar.clock.now())
 
     def deliver_full(self, tracked: Tracked, sinks: Iterable[Sink]) -> None:
         """Deliver the batches of *tracked* that are full to *sinks*; what is left waits for what is still to come.
@@ -155,7 +156,7 @@ class Delivery:
         mark = store.watermark(tracked.name)
         return mark is not None and any(
             store.position(tracked.name, sink.name).acknowledged < mark.offset
-            or (isinstance(sink, MirrorSink) and sink.is_due(tracked.name, now))
+            or (isinstance(sink, MirrorSink) and sink.is_due(self._sidecar.log(tracked.name), now))
             for sink in sinks
         )
 
@@ -188,11 +189,15 @@ class Delivery:
         if mark is None or (position.intended or mark.offset) <= position.acknowledged:
             return False
         began = self._sidecar.clock.monotonic()
-        batch = Batch(name, position.acknowledged + 1, mark.offset, position.intended is not None, tracked.key)
+        last = position.intended or mark.offset
+        batch = Batch(name, position.acknowledged + 1, last, position.intended is not None, tracked.key)
         try:
             with failing_as(sink, batch):
-                start = self._start(sink, log, tracked, position)
-                if start is not None:
+                batch = dataclasses.replace(batch, log=log_records.identity(log), floor=log.floor())
+                had = self._had(sink, log, batch, tracked.metadata_prefix)
+                if had >= batch.first:
+                    batch = dataclasses.replace(batch, last=had)
+                elif (start := self._start(sink, log, tracked, position)) is not None:
                     batch = self._load(sink, log, start, batch, tracked.metadata_prefix)
                 else:
                     batch = self._go_on(sink, log, batch, tracked.metadata_prefix)
@@ -206,6 +211,25 @@ class Delivery:
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
+
+    def _had(self, sink: Sink, log: ChangeLog, batch: Batch, prefix: str) -> int:
+        """Return up to which offset *sink* has the log, whatever its position says; SinkError where the two do not fit
+        together. Asked by the first batch of a process: nobody restores a state while it is held.
+        """
+        if (batch.table, sink.name) in self._met:
+            return batch.first - 1
+        had = batch.first - 1
+        if isinstance(sink, FileSink):
+            had = sink.reached(self.session(), batch, log)
+        elif isinstance(sink, FormatSink):
+            sink.recognise(self.session(), batch, f"{prefix}commit_version")
+        if had >= batch.first:
+            log_.warning(
+                "table=%s sink=%s has changes up to offset %d, and its position is of an older copy: it goes on behind "
+                "them", batch.table, sink.name, had,
+            )  # fmt: skip
+        self._met.add((batch.table, sink.name))
+        return had
 
     def _start(self, sink: Sink, log: ChangeLog, tracked: Tracked, position: ConsumerPosition) -> Start | None:
         """Return what *sink* begins with, where that is not a change; None also once it has begun."""
@@ -235,8 +259,8 @@ class Delivery:
 
     def _load(self, sink: Sink, log: ChangeLog, start: Start, batch: Batch, prefix: str) -> Batch:
         """Let *sink* begin with *start*; return the batch as which it has been given that."""
-        batch = dataclasses.replace(batch, first=1, last=start.offset, log=log_records.identity(log), floor=log.floor())
-        batch = dataclasses.replace(batch, columns=tuple(start.schema.names[len(METADATA) :]))
+        columns = tuple(start.schema.names[len(METADATA) :])
+        batch = dataclasses.replace(batch, first=1, last=start.offset, columns=columns)
         log_.info(
             "table=%s sink=%s is new: it begins with the table as of offset %d. Changes before are gone, or cannot "
             "be read with those after it", log.table, sink.name, start.offset,
@@ -249,6 +273,8 @@ class Delivery:
         elif sink.transform is None:
             sink.load(seeding.tables(start), batch, version)
         else:
+            whole = start.base.files if start.base is not None else ()
+            sink.refuse_merged(sink.shaped(seeding.frame(self.session(), start, whole)), batch)
             sink.load((sink.shaped(f).toArrow() for f in seeding.frames(self.session(), start)), batch, version)
         return batch
 
@@ -264,14 +290,13 @@ class Delivery:
             )  # fmt: skip
             consumers.acknowledge(log, store, sink.name, floor)
             batch = dataclasses.replace(batch, first=floor + 1)
-        batch = dataclasses.replace(batch, log=log_records.identity(log), floor=floor)
         if isinstance(sink, MirrorSink):
             sink.recognise(batch, log, f"{prefix}commit_version")
         last = position.intended or self._end(sink, log, batch.first - 1, batch.last)
-        batch = dataclasses.replace(batch, last=last)
+        batch = dataclasses.replace(batch, last=last, committed=segments.metadata(log.file(last)).committed)
         if isinstance(sink, MirrorSink):
-            names, committed = segments.columns(log.file(last)).names, segments.metadata(log.file(last)).committed
-            batch = dataclasses.replace(batch, columns=tuple(names[len(METADATA) :]), committed=committed)
+            names = segments.columns(log.file(last)).names
+            batch = dataclasses.replace(batch, columns=tuple(names[len(METADATA) :]))
         consumers.intend(log, store, sink.name, last)
         self._write(sink, log, batch, f"{prefix}commit_version")
         return batch
@@ -302,7 +327,7 @@ class Delivery:
         found, full, size = log.list(after, last if readable is None else min(last, readable)), self._full(sink), 0
         if isinstance(sink, MirrorSink):
             # It must see each change of the columns, also of one that is taken back later.
-            found = changelog.alike(found)
+            found = segments.alike(found)
         for count, segment in enumerate(found, 1):
             size += storage.size(segment.file)
             if size >= full or count == _BATCH_SEGMENTS:

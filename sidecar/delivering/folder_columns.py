@@ -12,11 +12,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sidecar import faults
+from sidecar.delivering.folder import Folder
 from sidecar.errors import SinkError
 from sidecar.polls import evolution
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 RECORD, SUMMARY = "_sidecar_columns.json", "_common_metadata"
@@ -33,8 +34,8 @@ def settle(frame: DataFrame, target: str, format_: str, where: str) -> None:
     """
     from pyspark.sql.types import StructType
 
-    files = _Folder(frame, target)
-    found = files.record()
+    files = Folder(frame.sparkSession, target)
+    found = files.record(RECORD)
     if found is None:
         files.write(RECORD, json.dumps(frame.schema.jsonValue()))
         return
@@ -44,7 +45,7 @@ def settle(frame: DataFrame, target: str, format_: str, where: str) -> None:
     if merged == held:
         return
     if format_ == "parquet":
-        files.summarize(merged)
+        _summarize(frame.sparkSession, files, merged)
         faults.point("columns-summarized")
     files.write(RECORD, json.dumps(merged.jsonValue()))
 
@@ -95,63 +96,13 @@ def _widens(before: DataType, after: DataType) -> bool:
         return False
 
 
-class _Folder:
-    """A folder on whatever file system Spark finds it on."""
-
-    def __init__(self, frame: DataFrame, path: str) -> None:
-        self._spark, self._path = frame.sparkSession, path
-        self._jvm: Any = frame.sparkSession._jvm
-        configuration: Any = frame.sparkSession._jsc.hadoopConfiguration()
-        self._files = self._at("").getFileSystem(configuration)
-
-    def record(self) -> Any:
-        """Return what RECORD says, in JSON; None where there is none."""
-        text = self.read(RECORD)
-        if text is not None:
-            return json.loads(text)
-        # A kill may have come between taking the old one away and putting the new one in its place; or while the first
-        # one of all was written, when there were no files yet that it could have told of.
-        aside = f"_{RECORD}.new"
-        try:
-            found = json.loads(self.read(aside) or "")
-        except ValueError:
-            return None
-        # What would be written next is written over it.
-        self._replace(self._at(aside), RECORD)
-        return found
-
-    def read(self, name: str) -> str | None:
-        path = self._at(name)
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def write(self, name: str, text: str) -> None:
-        aside = self._at(f"_{name}.new")
-        stream = self._files.create(aside, True)
-        stream.write(bytearray(text.encode()))
-        stream.close()
-        self._replace(aside, name)
-
-    def summarize(self, columns: StructType) -> None:
-        """Make SUMMARY say *columns*: the footer of a file without rows does."""
-        aside = f"{self._path}/_columns-staging"
-        self._spark.createDataFrame([], columns).coalesce(1).write.mode("overwrite").parquet(aside)
-        (part,) = (s.getPath() for s in self._files.listStatus(self._at("_columns-staging")) if _is_part(s))
-        self._replace(part, SUMMARY)
-        self._files.delete(self._at("_columns-staging"), True)
-
-    def _replace(self, aside: Any, name: str) -> None:
-        self._files.delete(self._at(name), False)
-        if not self._files.rename(aside, self._at(name)):
-            raise SinkError(f"{self._path}: {aside} could not be moved to {name}")
-
-    def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/{name}" if name else self._path)
+def _summarize(spark: SparkSession, folder: Folder, columns: StructType) -> None:
+    """Make SUMMARY say *columns*: the footer of a file without rows does."""
+    aside = f"{folder.path}/_columns-staging"
+    spark.createDataFrame([], columns).coalesce(1).write.mode("overwrite").parquet(aside)
+    (part,) = (s.getPath() for s in folder.files.listStatus(folder.at("_columns-staging")) if _is_part(s))
+    folder.replace(part, SUMMARY)
+    folder.files.delete(folder.at("_columns-staging"), True)
 
 
 def _is_part(status: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sidecar import feed
+from sidecar import faults, feed
 from sidecar.backfilling import executors
 from sidecar.log import segments
 from sidecar.log.storage import AnyPath, for_spark
@@ -81,6 +81,7 @@ def join(frame: DataFrame, files: Sequence[AnyPath], target: str) -> bool:
                 while source.readNextRowGroup() is not None:
                     pass
                 source.appendTo(writer)
+                faults.point("row-groups-copied")
         told = jvm.java.util.HashMap()
         # As in a file of Spark's own: or its readers would ask their settings how old dates were counted.
         told.put("org.apache.spark.version", spark.version)

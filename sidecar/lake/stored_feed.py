@@ -36,7 +36,7 @@ def spark_reads(spark: SparkSession, segment: StorePath) -> bool:
     if segment.parent not in known:
         try:
             # What finds no client for such an address, or may not look there, fails here and not in a job.
-            spark.read.schema("x int").parquet(storage.for_spark(segment))
+            spark.read.schema("x int").parquet(storage.literal(storage.for_spark(segment)))
             known[segment.parent] = True
         except Exception:
             known[segment.parent] = False

@@ -7,6 +7,7 @@ watermark after it, and under `sidecar.recent` what must be remembered of its ro
 from __future__ import annotations
 
 import base64
+import bisect
 import contextlib
 import json
 from collections.abc import Iterator
@@ -152,6 +153,17 @@ def remembered(path: AnyPath) -> Records:
 def pack(remembered: Records) -> bytes:
     """Return *remembered* as letters: other readers of Parquet take a footer's values for UTF-8."""
     return base64.b64encode(deliveries.pack(remembered))
+
+
+def alike(found: list[Segment]) -> list[Segment]:
+    """Return those of *found*, which follow each other, that have the columns of the first."""
+    if not found:
+        return found
+    version = metadata(found[0].file).schema_version
+    if metadata(found[-1].file).schema_version == version:
+        return found
+    # Versions only grow.
+    return found[: bisect.bisect_right(found, version, key=lambda s: metadata(s.file).schema_version)]
 
 
 def unpack(text: bytes) -> Records:

@@ -40,6 +40,7 @@ _REFUSED = re.compile(
     r"|MISSING_AUTHENTICATION|\bHTTP (response code|status) 40[13]\b|PERMISSION_DENIED|UNAUTHENTICATED|Forbidden"
     r"|AuthorizationFailure|AuthenticationFailed|ContainerNotFound|No account"
 )
+_PATTERN = re.compile(r"[\\{}\[\]*?]")
 _FROM_STORE = re.compile(r"AWS Error|curl|google::cloud|Azure|HTTP (response code|status) \d")
 
 
@@ -281,6 +282,11 @@ def for_spark(path: AnyPath) -> str:
     """Return what Spark calls *path*: Hadoop has names of its own."""
     text = str(path)
     return f"s3a{text[2:]}" if text.startswith("s3:") else text
+
+
+def literal(path: str) -> str:
+    """Return *path* as Spark's readers take it for itself: they look for patterns in what they are given."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from sidecar.mirrors.delta_types import evolved, plain, storable
 from sidecar.mirrors.folding import NEVER, TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached, refuse_another
 from sidecar.mirrors.newest import Integers
+from sidecar.mirrors.witness import Witness
 from sidecar.polls.evolution import conformed
 from sidecar.settings.mirrored import identifier, quoted
 
@@ -53,13 +54,16 @@ class Catalog:
 class CatalogMirror:
     """One table of a catalog that one sink keeps, under its quoted name `place`. Used by one thread.
 
-    *options* are properties of a table that is made.
+    *options* are properties of a table that is made; *witness*: a row that must be there.
     """
 
-    def __init__(self, catalog: Catalog, options: Mapping[str, str], owner: Owner, where: str) -> None:
+    def __init__(
+        self, catalog: Catalog, options: Mapping[str, str], owner: Owner, where: str, witness: Witness | None = None
+    ) -> None:
         self.place, self.owner, self.where = identifier(catalog.table, owner.table), owner, where
         self._spark, self._format, self._options = catalog.session(), catalog.format, dict(options)
         self._is_open = False
+        self._witness = witness
 
     @property
     def what(self) -> str:
@@ -182,6 +186,8 @@ class CatalogMirror:
                 columns.append(f"IF({over}, NULL, {column}) AS {quoted(name)}")
         found = self._of_keys(changes).selectExpr(*columns).toArrow()
         found = conformed(found, pa.schema([schema.field(name) for name in found.column_names]))
+        if self._witness is not None:
+            self._witness.check(found, key, named.version, f"{self.where}: the {self.what}")
         codes = changes.keys.find(found)
         found, codes = found.filter(pa.array(codes >= 0)), codes[codes >= 0]
         versions, ended = (np.full(changes.keys.count, NEVER, dtype=np.int64) for _ in range(2))
@@ -200,12 +206,13 @@ class CatalogMirror:
 
         key = changes.keys.columns
         # By names of their own: the key's may be ambiguous beside the table's.
-        keys = changes.rows.select(key).rename_columns([f"k{n}" for n in range(len(key))])
+        sought = changes.rows.select(key) if self._witness is None else self._witness.beside(changes.rows.select(key))
+        keys = sought.rename_columns([f"k{n}" for n in range(len(key))])
         alike = [f"{_TABLE}.{quoted(name)} <=> {_KEYS}.k{n}" for n, name in enumerate(key)]
-        condition = " AND ".join((*alike, *_bounds(changes.rows.select(key), _TABLE)))
+        condition = " AND ".join((*alike, *_bounds(sought, _TABLE)))
         table = self._spark.table(self.place).alias(_TABLE)
-        sought = functions.broadcast(self._frame(keys).distinct()).alias(_KEYS)
-        return table.join(sought, functions.expr(condition), "left_semi")
+        few = functions.broadcast(self._frame(keys).distinct()).alias(_KEYS)
+        return table.join(few, functions.expr(condition), "left_semi")
 
     def _commit(self, changes: Changes, held: Held, after: After, schema: pa.Schema) -> None:
         """Put *after* in place of the rows that are gone by it, in one commit, if it changes anything."""
@@ -217,12 +224,18 @@ class CatalogMirror:
         rows = pa.concat_tables([conformed(rows, schema), conformed(keys, schema)])
         if not len(rows):
             return
+        if self._witness is not None:
+            self._witness.forget(changes.keys)
         faults.point("mirror-written")
         if (actions == ADD).all() and not len(dropped):
             self._frame(rows).writeTo(self.place).append()
         else:
             self._merge(rows, np.concatenate([actions, np.full(len(dropped), DROP)]), changes)
         faults.point("mirror-committed")
+        if self._witness is not None and len(after.versions):
+            newest = int(np.argmax(after.versions))
+            key = after.rows.select(changes.keys.columns).slice(newest, 1)
+            self._witness.remember(key.combine_chunks(), int(after.versions[newest]))
 
     def _merge(self, rows: pa.Table, actions: Actions, changes: Changes) -> None:
         from pyspark.sql.functions import expr

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sidecar.errors import SinkError
 from sidecar.mirrors.keys import Keys
 from sidecar.polls.evolution import conformed
 
@@ -147,6 +148,16 @@ def file_system(place: str, options: Mapping[str, str]) -> Any:
     from deltalake.fs import DeltaStorageHandler
 
     return fs.PyFileSystem(DeltaStorageHandler(place, dict(options) or None))
+
+
+def must_be_empty(place: str, where: str) -> None:
+    """Raise SinkError, which begins with *where*, if something lies at *place*, where there is no Delta table yet."""
+    folder = Path(place)
+    if "://" not in place and folder.is_dir() and any(p.name != "_delta_log" for p in folder.iterdir()):
+        raise SinkError(
+            f"{where}: {place} is no Delta table, and not empty either. Give the sink another path, or move away what "
+            "is there"
+        )
 
 
 def groups(files: Any, path: str, schema: pa.Schema) -> Iterator[pa.Table]:

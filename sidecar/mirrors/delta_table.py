@@ -31,6 +31,7 @@ from sidecar.log.files import sync
 from sidecar.mirrors import delta_files
 from sidecar.mirrors.delta_columns import COLUMNS, Known, emptied
 from sidecar.mirrors.delta_files import Added, Sought, Writer
+from sidecar.mirrors.delta_history import MARK, Watch
 from sidecar.mirrors.delta_types import evolved, plain, storable
 from sidecar.mirrors.folding import NEVER, TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached, refuse_another
@@ -75,6 +76,7 @@ class DeltaMirror:
         self.owner, self.where = owner, where
         self._options = dict(options)
         self._files = delta_files.file_system(self.place, self._options)
+        self._watch = Watch(self._files, self._app, self.what, where)
         self._table: Any = None
         self._settled = -1
 
@@ -89,13 +91,15 @@ class DeltaMirror:
 
         if self._table is not None:
             self._table.update_incremental()
+            self._watch.check(self._table.version())
             return
         if not DeltaTable.is_deltatable(self.place, self._options or None):
-            self._must_be_empty()
+            delta_files.must_be_empty(self.place, self.where)
             self._create(schema, begins)
             faults.point("mirror-created")
         table = DeltaTable(self.place, storage_options=self._options or None)
         refuse_another(table.metadata().configuration, self.owner, self.what, self.where, "path")
+        self._watch.check(table.version())
         self._table, self._settled = table, table.version() - 1
 
     @property
@@ -109,7 +113,7 @@ class DeltaMirror:
 
     @property
     def _stamp(self) -> str:
-        """The name under which it holds when that offset was committed to the log, in microseconds UTC."""
+        """The name for when that offset was committed to the log, in microseconds UTC."""
         return f"{self._app}/committed"
 
     def exists(self) -> bool:
@@ -149,14 +153,6 @@ class DeltaMirror:
             raise_if_key_not_exists=False,
         )
 
-    def _must_be_empty(self) -> None:
-        folder = Path(self.place)
-        if "://" not in self.place and folder.is_dir() and any(p.name != "_delta_log" for p in folder.iterdir()):
-            raise SinkError(
-                f"{self.where}: {self.place} is no Delta table, and not empty either. Give the sink another path, or "
-                "move away what is there"
-            )
-
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Changes, rule: Callable[[Changes, Held], After], through: Reached, *, whole: bool) -> None:
@@ -189,8 +185,7 @@ class DeltaMirror:
         looked = pa.schema([schema.field(n) for n in (*keys.columns, *([to] if to else []))])
 
         def look(file: _File) -> tuple[Integers, Integers, pa.Table | None, Integers, Integers]:
-            places, codes, rows, over, ends = [], [], [], [], []
-            start = 0
+            places, codes, rows, over, ends, start = [], [], [], [], [], 0
             for group in delta_files.groups(self._files, file.path, looked):
                 found = keys.find(group)
                 match = found >= 0
@@ -304,11 +299,17 @@ class DeltaMirror:
 
     def _write(self, actions: Sequence[Any], mode: str, through: Reached | None, schema: pa.Schema) -> None:
         from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
 
-        reached = () if through is None else ((self._app, through.offset), (self._stamp, through.committed))
-        marks = [Transaction(name, value) for name, value in reached if value is not None]
-        commit = CommitProperties(app_transactions=marks)
-        self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
+        said = () if through is None else ((self._app, through.offset), (self._stamp, through.committed))
+        marks = [Transaction(name, value) for name, value in said if value is not None]
+        # Not tried again behind our back: what somebody has committed in between is to be looked at first.
+        commit = CommitProperties({MARK: self._app}, max_commit_retries=0, app_transactions=marks)
+        try:
+            self._table.create_write_transaction(list(actions), mode, schema, commit_properties=commit)
+        except CommitFailedError as error:
+            at = f"{self.where}: somebody else has committed to the {self.what} in the same moment"
+            raise SinkError(f"{at}; it is tried again at the next run") from error
         self._settle()
 
     def _settle(self) -> None:
@@ -388,9 +389,8 @@ class DeltaMirror:
         for path in set(self._paths()) - before if "://" not in self.place else ():
             sync(Path(self.place, path))
         faults.point("mirror-compacted")
-        hours = -(-keep // HOUR)
         # Full: what a killed process has left behind is in no version.
-        gone = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        gone = self._table.vacuum(-(-keep // HOUR), dry_run=False, enforce_retention_duration=False, full=True)
         self._settle()
         return int(found["numFilesRemoved"]), len(gone)
 

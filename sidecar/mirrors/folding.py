@@ -47,6 +47,13 @@ class Changes:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def twice(self) -> pa.Table:
+        """Return the keys that stand more than once under one offset, which no log has."""
+        order = np.lexsort((self.versions, self.codes))
+        codes, versions = self.codes[order], self.versions[order]
+        again = np.flatnonzero((codes[1:] == codes[:-1]) & (versions[1:] == versions[:-1])) + 1
+        return self.rows.select(self.keys.columns).take(pa.array(order[again]))
+
     def _own(self, data: pa.Table) -> pa.Table:
         return conformed(data.select([n for n in data.column_names if n in self.columns.names]), self.columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +50,21 @@ class Keys:
 
 
 def _alike(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return *column* with one zero: a source's unique key holds -0.0 and 0.0 for the same, Arrow does not."""
+    """Return *column* with one zero: a source's unique key holds -0.0 and 0.0 for the same, Arrow does not. Values of
+    several parts are texts, for Arrow does not compare them.
+    """
+    if pa.types.is_nested(column.type):
+        return pa.array([None if value is None else repr(_plain(value)) for value in column.to_pylist()], pa.string())
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* with one zero, however deep it stands."""
+    if isinstance(value, float):
+        return value + 0.0
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _numbered(column: pa.Array) -> tuple[pa.Array, Integers]:

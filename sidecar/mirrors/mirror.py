@@ -7,25 +7,26 @@ offset, is the table's affair. So a batch that is given again is one that the ta
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sidecar.changelog import ChangeLog
-from sidecar.clock import SECOND
 from sidecar.errors import SettingsError, SinkError
-from sidecar.log import log_records
-from sidecar.log.files import filename
+from sidecar.log import log_records, storage
 from sidecar.mirrors import folding
 from sidecar.mirrors.folding import TIME, After, Changes, Held
 from sidecar.mirrors.mirror_table import Owner, Reached
 from sidecar.mirrors.newest import Named
+from sidecar.mirrors.upkeep import Upkeep
+from sidecar.mirrors.witness import Witness
 from sidecar.settings import mirrored
 from sidecar.sinks import Batch, Common
 
@@ -41,8 +42,6 @@ log_ = logging.getLogger("sidecar")
 
 BATCH_BYTES = 32 << 20
 """How much of the log makes a batch full: its rows are in this process's memory, about ten times as large."""
-
-SCHEDULE = "_mirrors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ class MirrorSink(Common):
     batch_bytes: int = BATCH_BYTES
     catalog: Catalog | None = None
     _tables: dict[str, MirrorTable] = field(default_factory=dict, compare=False, repr=False)
-    _due: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    _until: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _witnesses: dict[str, Witness] = field(default_factory=dict, compare=False, repr=False)
     _touched: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
@@ -125,8 +123,15 @@ class MirrorSink(Common):
         """
         if batch.table in self._tables:
             return
+        if self.catalog is None:
+            has_begun = self.upkeep.has_begun(log)
+        else:
+            self._witnesses[batch.table] = Witness(log, self.name)
+            has_begun = self._witnesses[batch.table].has_begun
         with self._met(batch) as table:
             if not table.exists():
+                if has_begun:
+                    raise _gone(self, table, batch)
                 return
             table.open(pa.schema([]), 0)
             applied, stamp = table.newest(batch.first - 1, version), table.committed()
@@ -148,10 +153,7 @@ class MirrorSink(Common):
         wanted = pa.schema([*self._source_columns(schema, batch, named), *self._own_columns(named)])
         with self._met(batch) as table:
             if not table.exists() and batch.first - 1 > batch.floor:
-                raise SinkError(
-                    f"{_where(self, batch)}: there is no {table.what}, and it has been given the "
-                    f"changes up to offset {batch.first - 1}. Put it back; or begin anew: give the sink another name"
-                )
+                raise _gone(self, table, batch)
             table.open(wanted, batch.first - 1)
             yield table
             self._touched.add(batch.table)
@@ -170,45 +172,41 @@ class MirrorSink(Common):
         offset = [pa.field(named.version, pa.int64())] if self.catalog is not None else []
         return (*own_columns(self.kind, named), *offset)
 
-    def is_due(self, table: str, now: int) -> bool:
-        """Return whether upkeep of *table* is due although nothing may have come: what the last batch has left behind
-        goes one by one, until nothing is left.
-        """
-        due = self._due.get(table)
-        return due is not None and due <= now and due - self.compact_every <= self._until.get(table, 0)
+    @functools.cached_property
+    def upkeep(self) -> Upkeep:
+        """When the tables are to be tidied up."""
+        return Upkeep(self.name, self.compact_every, self.vacuum_after)
 
-    def maintain(self, log: ChangeLog, now: int) -> None:
-        """Do the upkeep of the table that *log* goes to, where it is due; costs nothing where it is not.
+    def is_due(self, log: ChangeLog, now: int) -> bool:
+        """Return whether upkeep of the table that *log* goes to is due although nothing may have come."""
+        # The upkeep of a catalog's table is the catalog's.
+        return self.catalog is None and self.upkeep.is_due(log, now)
+
+    def maintain(self, log: ChangeLog, key: tuple[str, ...], now: int) -> None:
+        """Do the upkeep of the table that *log* goes to, by *key*, where it is due; costs nothing where it is not.
 
         A failure is said, and stops nothing: it is tried again when it is due again.
         """
-        table = self._tables.get(log.table)
-        if log.table in self._touched:
-            self._touched.discard(log.table)
-            kept = -(-self.vacuum_after // (3600 * SECOND)) * 3600 * SECOND  # Delta counts in hours
-            self._until[log.table] = now + self.compact_every + kept
-        # The upkeep of a catalog's table is the catalog's.
-        if table is None or self.catalog is not None or now < self._due.get(log.table, 0):
+        if self.catalog is not None:
             return
         try:
-            self._maintain(table, log, now)
+            if log.table in self._touched:
+                self._touched.discard(log.table)
+                self.upkeep.touched(log, now)
+            self.upkeep.do(log, now, functools.partial(self._maintain, log, key))
         except Exception as error:
-            self._due[log.table] = now + self.compact_every
             log_.warning("table=%s sink=%s: upkeep failed, and is tried later: %s", log.table, self.name, error)
 
-    def _maintain(self, table: MirrorTable, log: ChangeLog, now: int) -> None:
-        name = f"{SCHEDULE}/{filename(self.name)}.json"
-        record = log_records.read(log, name) or {}
-        last = min(int(record.get("maintained", now)), now)
-        is_due = bool(record) and now >= last + self.compact_every
-        last = now if is_due else last
-        try:
-            if is_due:
-                joined, removed = table.maintain(self.vacuum_after)
-                log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
-        finally:
-            log_records.write(log, name, {"maintained": last})
-            self._due[log.table] = last + self.compact_every
+    def _maintain(self, log: ChangeLog, key: tuple[str, ...]) -> None:
+        batch = Batch(log.table, 1, 0, key=key, log=log_records.identity(log))
+        # One that is not known yet is not known afterwards either: its first batch looks at it otherwise.
+        table = self._tables.get(log.table) or self._made(batch)
+        if not table.exists():
+            return
+        # Somebody who has changed it may need what is removed here to take that back.
+        table.open(pa.schema([]), 0)
+        joined, removed = table.maintain(self.vacuum_after)
+        log_.info("table=%s sink=%s compacted=%d vacuumed=%d", log.table, self.name, joined, removed)
 
     def _has(self, batch: Batch) -> bool:
         """Return whether the table is level with *batch*, as far as it can be told without the batch's rows."""
@@ -231,15 +229,17 @@ class MirrorSink(Common):
 
     def _table(self, batch: Batch) -> MirrorTable:
         if batch.table not in self._tables:
-            owner = Owner(batch.log, self.name, batch.table, batch.key, self.kind)
-            self._tables[batch.table] = self._keep(owner, _where(self, batch))
+            self._tables[batch.table] = self._made(batch)
         return self._tables[batch.table]
+
+    def _made(self, batch: Batch) -> MirrorTable:
+        return self._keep(Owner(batch.log, self.name, batch.table, batch.key, self.kind), _where(self, batch))
 
     def _keep(self, owner: Owner, where: str) -> MirrorTable:
         if self.catalog is not None:
             from sidecar.mirrors.catalog_table import CatalogMirror
 
-            return CatalogMirror(self.catalog, self.options, owner, where)
+            return CatalogMirror(self.catalog, self.options, owner, where, self._witnesses.get(owner.table))
         from sidecar.mirrors.delta_table import DeltaMirror
 
         return DeltaMirror(mirrored.place(self.path, owner.table), self.options, owner, where)
@@ -249,7 +249,27 @@ class MirrorSink(Common):
             if rows.column(name).null_count:
                 by = f" of the transform {self.transform}" if self.transform else ""
                 raise SinkError(f'{_where(self, batch)}: key column "{name}"{by} holds NULLs: no row is told by these')
-        return Changes(rows, named, batch.key, columns)
+        changes = Changes(rows, named, batch.key, columns)
+        if self.transform is not None and len(twice := changes.twice()):
+            raise self._merged(twice.slice(0, 3).to_pylist(), batch)
+        return changes
+
+    def refuse_merged(self, frame: DataFrame, batch: Batch) -> None:
+        """Raise SinkError if the transform makes one key of several in *frame*, the rows of a base through it."""
+        from pyspark.sql import functions
+
+        if set(batch.key) <= set(frame.columns):
+            key = [functions.col(mirrored.quoted(name)) for name in batch.key]
+            counted = frame.groupBy(*key).agg(functions.count(functions.lit(1)).alias("_sidecar_rows"))
+            if twice := counted.where("_sidecar_rows > 1").drop("_sidecar_rows").limit(3).collect():
+                raise self._merged([row.asDict() for row in twice], batch)
+
+    def _merged(self, keys: Iterable[Mapping[str, Any]], batch: Batch) -> SinkError:
+        said = "; ".join(", ".join(f"{name}={value!r}" for name, value in key.items()) for key in keys)
+        return SinkError(
+            f"{_where(self, batch)}: the transform {self.transform} makes one key of several rows ({said}), and a "
+            "mirror holds one row of each. Let it keep apart what the source's key does"
+        )
 
     def _source_columns(self, schema: pa.Schema, batch: Batch, named: Named) -> list[pa.Field]:
         """Return the columns of *schema* that are the source's; SettingsError if it is no table of changes by a key."""
@@ -305,7 +325,8 @@ def dataframe(spark: SparkSession, place: str, options: Mapping[str, str] | None
     schema = spark_schema(pa.schema(table.schema().to_arrow()))
     # As URIs, which Spark would take for names.
     paths = table.file_uris() if "://" in place else [unquote(uri) for uri in table.file_uris()]
-    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    reader, found = spark.read.schema(schema), map(storage.literal, paths)
+    return reader.parquet(*found) if paths else spark.createDataFrame([], schema)
 
 
 def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:
@@ -320,6 +341,13 @@ def _gap(table: MirrorTable, applied: int, batch: Batch, lacks: int) -> str:
     return (
         f"{has}, and the next ones are from {lacks + 1} on: it is an older copy. Put the newest one back; or give the "
         "sink another name and path: that one begins anew"
+    )
+
+
+def _gone(sink: MirrorSink, table: MirrorTable, batch: Batch) -> SinkError:
+    return SinkError(
+        f"{_where(sink, batch)}: there is no {table.what}, and it has been given the changes up to offset "
+        f"{batch.first - 1}. Put it back; or begin anew: give the sink another name"
     )
 
 

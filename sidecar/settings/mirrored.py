@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -11,6 +12,9 @@ from sidecar.log.files import filename
 from sidecar.model import HISTORY, MARK, Tracked
 
 KindName: TypeAlias = Literal["current", "marked", "history"]
+
+_ELSEWHERE = re.compile(r"(?!file:)\w+://")
+_MISTAKEN = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f]")
 
 _UPKEEP = ("compact_every", "vacuum_after")
 _ITS_OWN = ("history", "on_delete", *_UPKEEP, "table")
@@ -59,8 +63,14 @@ def own_names(kind: str, prefix: str) -> tuple[str, ...]:
 def place(path: str, table: str) -> str:
     """Return where the mirror of *table* is, of a sink with this *path*: as any sink's folder, but `~20` for a blank.
 
-    delta-rs takes `%20` in a path for a blank, in some of its steps, and so cannot find what it has written there.
+    delta-rs takes `%20` in a path for a blank, in some of its steps, and so cannot find what it has written there;
+    SettingsError for a path in which there is such a thing.
     """
+    if (found := _MISTAKEN.search(path)) and not _ELSEWHERE.match(path):
+        raise SettingsError(
+            f'path "{path}": delta-rs takes {found[0]!r} in it for something else, and does not find what it has '
+            "written there. Give the mirror a path without that"
+        )
     return f"{path.rstrip('/')}/{filename(table).replace('%', '~')}"
 
 

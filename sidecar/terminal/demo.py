@@ -21,6 +21,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.lake import spark
 from sidecar.log.files import filename
+from sidecar.log.storage import literal
 from sidecar.model import DELETE, INSERT
 from sidecar.project import Sidecar, open_project
 from sidecar.terminal import demo_shop, wizard
@@ -149,7 +150,7 @@ def _read_back(sc: Sidecar, console: Console, session: SparkSession, folder: Pat
     )
     equal = True
     for name in sc.tracked:
-        frame = session.read.parquet(str(folder.absolute() / "lake" / filename(name)))
+        frame = session.read.parquet(literal(str(folder.absolute() / "lake" / filename(name))))
         counts = {row["_change_type"]: row["count"] for row in frame.groupBy("_change_type").count().collect()}
         columns = [c for c in frame.columns if not c.startswith("_")]
         copy = sorted(tuple(row) for row in _newest(frame).select(*columns).collect())

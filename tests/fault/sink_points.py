@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINK_POINTS = (
-    *("batch-intended", "batch-staged", "columns-summarized", "batch-moved"),
+    *("batch-intended", "row-groups-copied", "batch-staged", "columns-summarized", "batch-moved"),
     *("sink-committed", "position-filed", "position-saved"),
 )
 MIRROR_POINTS = ("mirror-created", "mirror-evolved", "mirror-written", "mirror-committed", "mirror-compacted")
@@ -62,6 +62,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def run(settings: Path, source: Path, points: list[str], session: SparkSession | None) -> None:
     from sidecar import faults, project
+    from sidecar.delivering import row_groups
 
     codes = []
     for number, point in enumerate(points):
@@ -73,6 +74,8 @@ def run(settings: Path, source: Path, points: list[str], session: SparkSession |
             code = 70
             try:
                 name, _, count = point.partition(":")
+                if name == "row-groups-copied":
+                    row_groups.LEAST = 0  # of segments of any size
                 if name:
                     faults._left[name] = int(count or 1)
                 with project.open_project(settings) as sidecar:

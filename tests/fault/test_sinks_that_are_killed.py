@@ -90,8 +90,9 @@ tables = ["t"]
 
 # Each run begins with changes in both tables, and goes first to the batch that the kill before has left behind.
 POINTS = [
-    *("position-filed:1", "batch-intended:1", "batch-staged:1", "batch-moved:1", "batch-moved:2", "position-filed:2"),
-    *("position-saved:1", "position-saved:2", "columns-summarized:1", "batch-intended:2", "batch-staged:2", ""),
+    *("position-filed:1", "batch-intended:1", "row-groups-copied:1", "batch-staged:1", "batch-moved:1"),
+    *("batch-moved:2", "position-filed:2", "position-saved:1", "position-saved:2", "columns-summarized:1"),
+    *("batch-intended:2", "batch-staged:2", ""),
 ]
 # Both tables are there after the second.
 MIRROR_AT = [

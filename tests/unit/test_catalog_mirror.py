@@ -80,6 +80,45 @@ def test_a_log_that_ends_before_what_the_table_has_is_an_older_copy(catalogs: Sp
     kept(catalogs, "rows.older.{table}").recognise(batch, log, VERSION)
 
 
+@pytest.mark.parametrize("kind", ["current", "history"])
+def test_a_table_that_was_put_back_to_an_older_version_is_said(
+    catalogs: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    place, log = f"rows.back_{kind}.t", ChangeLog(tmp_path / "log", "t")
+
+    def give(sink: MirrorSink, offset: int, columns: dict[str, Any], change: str = "insert") -> None:
+        batch = Batch("t", offset, offset, key=("id", "part"), log="a log")
+        sink.recognise(batch, log, VERSION)
+        sink.apply(changes(offset, {"part": ["x"] * len(columns["id"]), **columns}, change), batch, VERSION)
+
+    def new() -> MirrorSink:
+        return kept(catalogs, f"rows.back_{kind}.{{table}}", kind=kind)
+
+    def put_back(*rows: str) -> None:
+        catalogs.sql(f"DELETE FROM {place} WHERE NOT ({' OR '.join(rows)})")
+
+    for _ in range(3):
+        told_logs.append(log, ("insert", 5, 5))
+    sink = new()
+    for offset in (1, 2):
+        give(sink, offset, {"id": [offset]})
+    # The row that is remembered is changed, and deleted, and another one takes its place.
+    sink = new()
+    give(sink, 3, {"id": [2]}, "update_postimage")
+    give(sink, 4, {"id": [2]}, "delete")
+    sink = new()
+    give(sink, 5, {"id": [3]})
+    put_back("id < 3")
+    for one in (sink, new()):
+        said = r"was put back to an older version.*the row id=3, part='x' was as of offset 5, and is not there"
+        with pytest.raises(SinkError, match=said):
+            give(one, 6, {"id": [6]})
+    catalogs.sql(f"DROP TABLE {place}")
+    told_logs.append(log, ("insert", 5, 5))
+    with pytest.raises(SinkError, match="there is no table"):
+        new().recognise(Batch("t", 6, 6, key=("id", "part"), log="a log", floor=5), log, VERSION)
+
+
 def test_values_of_any_type_under_any_name_and_key_come_go_and_come_back(catalogs: SparkSession) -> None:
     rows = {
         "id": pa.array([0.0, float("nan"), 1.5, 2.5]),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import sidecar
 from sidecar.changelog import ChangeLog
@@ -78,8 +79,6 @@ def test_a_batch_that_is_partly_there_is_applied_from_where_the_table_stands(sin
     again = pa.concat_tables([changes(o, {"id": [1], "v": [o]}) for o in (1, 2, 3)])
     sink.apply(again, batch(1, 3), VERSION)
     assert held(sink).to_pydict() == {"id": [1], "v": [3]}
-    from deltalake import DeltaTable
-
     assert DeltaTable(f"{sink.path}/t").version() == 3
 
 
@@ -194,6 +193,32 @@ def test_a_large_batch_is_written_in_the_order_of_the_key_and_in_files_of_a_size
     assert all(a[1] < b[0] for a, b in itertools.pairwise(bounds))
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [[[1, 2], [2], [], [1, 2, None]], [{"a": 0.0}, {"a": 1.5}, {"a": None}, {"a": -1.5}]],
+    ids=["lists", "structs"],
+)
+def test_a_key_of_several_parts_is_found_where_it_is(sink: MirrorSink, keys: list[Any]) -> None:
+    type_ = pa.array(keys).type
+    apply(sink, 1, {"id": pa.array(keys, type_), "v": [1] * 4})
+    same = [{"a": -0.0}, *keys[1:2]] if isinstance(keys[0], dict) else keys[:2]
+    apply(sink, 2, {"id": pa.array(same, type_), "v": [2, 2]})
+    apply(sink, 3, {"id": pa.array(keys[2:3], type_), "v": [3]}, kind="delete")
+    found = DeltaTable(f"{sink.path}/t").to_pyarrow_table().sort_by("v").to_pylist()
+    assert [row["v"] for row in found] == [1, 2, 2]
+    assert {repr(row["id"]).replace("-0.0", "0.0") for row in found} == {repr(keys[n]) for n in (0, 1, 3)}
+
+
+def test_large_files_are_not_joined_and_small_ones_are(sink: MirrorSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_files, "SMALL_BYTES", 20_000)
+    for offset, rows in ((1, 5_000), (2, 5_000), (3, 1), (4, 1)):
+        apply(sink, offset, {"id": ids(range(offset * 10_000, offset * 10_000 + rows))})
+    large = {path for path, rows in files(sink).items() if rows > 1}
+    sink._tables["t"].maintain(10**12)
+    assert large < files(sink).keys()
+    assert sorted(files(sink).values()) == [2, 5_000, 5_000]
+
+
 def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
     # The log has none; a transform may make one.
     with pytest.raises(SinkError, match='key column "id" holds NULLs'):
@@ -205,29 +230,32 @@ def test_a_key_that_is_null_is_refused(sink: MirrorSink) -> None:
 
 def test_upkeep_is_done_when_it_is_due_and_remembered_by_the_next_process(tmp_path: Path) -> None:
     clock, log = FakeClock(), ChangeLog(tmp_path / "log", "t")
+    log_records.write(log, "_log.json", {"id": "a log"})
     sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=600 * SECOND, vacuum_after=0)
     for offset in range(1, 6):
         apply(sink, offset, {"id": ids(range(offset, offset + 1))})
-        sink.maintain(log, clock.now())
+        sink.maintain(log, ("id",), clock.now())
     clock.advance(599)
-    sink.maintain(log, clock.now())
+    sink.maintain(log, ("id",), clock.now())
     assert len(files(sink)) == 5
     clock.advance(1)
     again = MirrorSink("lake", path=sink.path, compact_every=600 * SECOND, vacuum_after=0)
-    again.maintain(log, clock.now())  # nothing was delivered by it yet: there is nothing to be done
-    assert len(files(sink)) == 5
+    again.maintain(log, ("id",), clock.now())  # it has delivered nothing yet, and waits for nothing
+    assert list(files(sink).values()) == [5]
     apply(again, 6, {"id": ids(range(6, 7))})
-    again.maintain(log, clock.now())
+    clock.advance(600)
+    again.maintain(log, ("id",), clock.now())
     assert list(files(again).values()) == [6]
     assert len(list(Path(sink.path, "t").glob("*.parquet"))) == 1
     assert held(again).column("id").to_pylist() == [1, 2, 3, 4, 5, 6]
     apply(again, 7, {"id": ids(range(7, 8))})
-    again.maintain(log, clock.now())
+    again.maintain(log, ("id",), clock.now())
     assert len(files(again)) == 2
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and_then_that_is_over(
-    sqlite_db: SQLiteFile, tmp_path: Path
+    sqlite_db: SQLiteFile, tmp_path: Path, is_restarted: bool
 ) -> None:
     path = project(sqlite_db, MIRROR + 'compact_every = "1h"\nvacuum_after = "0s"\n')
     clock = FakeClock(SystemClock().now())
@@ -238,6 +266,8 @@ def test_what_the_last_batch_has_left_is_tidied_up_though_nothing_more_comes_and
             if turn < 2:
                 insert(sqlite_db.connection, turn + 1, "a")
                 sc.poll()
+            # Each turn may be a process of its own, as a loop's are after a restart.
+            delivery = Delivery(sc, None, threading.Event()) if is_restarted else delivery
             asked = delivery.is_asked(sc.tracked["t"], delivery.sinks)
             if asked:
                 delivery.deliver(sc.tracked["t"], delivery.sinks)
@@ -269,9 +299,9 @@ def test_upkeep_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     log = ChangeLog(tmp_path / "log", "t")
     sink = MirrorSink("lake", path=str(tmp_path / "lake"), compact_every=1, vacuum_after=0)
     apply(sink, 1, {"id": [1]})
-    sink.maintain(log, 1)
+    sink.maintain(log, ("id",), 1)
     shutil.rmtree(f"{sink.path}/t")
-    sink.maintain(log, 10)
+    sink.maintain(log, ("id",), 10)
     assert "upkeep failed" in caplog.text
 
 
@@ -283,7 +313,7 @@ def test_a_record_of_upkeep_that_cannot_be_read_is_said_and_is_no_failure_of_the
     log_records.write(log, "_mirrors/lake.json", {})
     (log.folder / "_mirrors" / "lake.json").write_text("{")
     apply(sink, 1, {"id": [1]})
-    sink.maintain(log, 1)
+    sink.maintain(log, ("id",), 1)
     assert "upkeep failed" in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import threading
@@ -17,6 +18,7 @@ from sidecar import LogTruncated, SettingsError, Sidecar
 from sidecar.clock import SECOND, FakeClock
 from sidecar.delivering.delivery import Delivery
 from sidecar.delivering.feeding import Lanes
+from sidecar.mirrors.mirror import MirrorSink
 from sidecar.poll import Step
 from sidecar.polls.deliveries import NOTHING
 from sidecar.runner import Runner
@@ -371,6 +373,22 @@ def test_while_existing_rows_are_read_a_sink_gets_batches_that_are_full(
             delivery.ask(a, lanes)
             lanes.finish()
             assert sc.store.position("a", "copy").acknowledged == 3
+
+
+def test_a_mirror_s_batch_is_no_larger_than_what_it_can_hold_in_memory(
+    lists: Lists, clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lists.table("a", rows=rows(clock, 1, 2, 3))
+    mirror = '[tables.a]\npage_size = 1\n[sinks.copy]\nformat = "delta"\nmode = "mirror"\npath = "mirror"\n'
+    with project(tmp_path, clock, mirror) as sc:
+        sc.poll()
+        delivery = Delivery(sc, None, threading.Event())
+        (sink,) = delivery.sinks
+        assert isinstance(sink, MirrorSink)
+        assert sink.batch_bytes == 32 << 20
+        delivery.deliver(sc.tracked["a"], [dataclasses.replace(sink, batch_bytes=1)])
+        assert [f"offsets={n}-{n} " in caplog.text for n in (1, 2, 3)] == [True] * 3
 
 
 def test_spark_starts_while_existing_rows_are_read_and_what_keeps_it_from_that_is_said_by_the_first_batch(

@@ -14,10 +14,14 @@ import pytest
 
 import sidecar
 from sidecar import faults
+from sidecar.errors import SinkError
 from sidecar.lake import current
 from sidecar.log import bases
 from sidecar.log.retention import drop_old
+from sidecar.mirrors.mirror import MirrorSink
+from sidecar.sinks import Batch
 from tests.conftest import SQLiteFile
+from tests.unit.mirrors import VERSION, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,6 +234,30 @@ def test_a_mirror_that_lagged_when_a_damaged_log_was_reset_says_so_and_a_new_one
     shop.sinks(POND)
     assert shop.run() == 0
     assert shop.mirror("pond") == shop.live()
+
+
+def test_a_transform_that_makes_one_key_of_two_is_refused_with_the_key_also_where_they_are_in_two_files(
+    spark: SparkSession, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    based(shop)
+    base = next((shop.folder / ".sidecar" / "log" / "t" / "_bases").iterdir())
+    rows = pq.read_table(base / "part-0.parquet")
+    with sidecar.open(shop.path) as sc:
+        log = sc.log("t")
+        offset = int(base.name)
+        bases.drop(log, [offset])
+        bases.aside(log, offset).mkdir()
+        for part in (0, 1):
+            pq.write_table(rows.slice(part * 3, 3), bases.aside(log, offset) / f"part-{part}.parquet")
+        bases.settled(log, offset, 7, rows.schema.remove_metadata())
+    (shop.folder / "merging.py").write_text("def apart(frame):\n    return frame.withColumn('id', frame['id'] % 4)\n")
+    shop.sinks(LAKE + 'transform = "merging:apart"\n')
+    assert shop.run(spark) == 6
+    assert "merging:apart makes one key of several rows (id=1)" in caplog.text
+    assert not (shop.folder / "lake" / "t" / "_delta_log").exists()
+    batch, pond = Batch("t", 1, 1, key=("id",), log="a log"), MirrorSink("p", "a:b", path=str(shop.folder / "p"))
+    with pytest.raises(SinkError, match=r"a:b makes one key of several rows \(id=7\)"):
+        pond.apply(changes(1, {"id": [7, 7]}), batch, VERSION)
 
 
 def test_sinks_that_take_changes_and_those_with_a_transform_are_given_a_base_as_a_backfill(

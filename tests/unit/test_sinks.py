@@ -1,32 +1,37 @@
-"""Sinks take each batch once: given the same batch again they overwrite themselves, and what fails says where."""
+"""File sinks take each batch once: given the same batch again they overwrite themselves, and any value survives."""
 
 from __future__ import annotations
 
+import contextlib
 import random
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSource, DataSourceRegistration
 
 from sidecar import feed
 from sidecar.changelog import ChangeLog
 from sidecar.errors import LogTruncated, SettingsError, SinkError
 from sidecar.feed import dataframe
+from sidecar.lake import stored_feed
 from sidecar.log.files import filename
+from sidecar.log.storage import literal
+from sidecar.mirrors.mirror import MirrorSink
+from sidecar.mirrors.mirror import dataframe as mirror_of
 from sidecar.model import Watermark
 from sidecar.polls.deliveries import NOTHING
-from sidecar.sinks import Batch, FileSink, FormatSink, FunctionSink, failing_as, load_function
+from sidecar.sinks import Batch, FileSink, failing_as
+from tests.unit.batches import VERSION, changes, files, held, logged
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-VERSION = "_commit_version"
 TABLES = ["public.orders", "a=b", "_x", ".hidden", "größe, a b", "x/{y}%"]
 COLUMNS = [
     "id",
@@ -42,33 +47,6 @@ COLUMNS = [
     "SELECT",
     "{curly}",
 ]
-
-
-def changes(offset: int, *columns: tuple[str, Any], rows: int = 2) -> pa.Table:
-    metadata: dict[str, Any] = {
-        "_change_type": pa.array(["insert"] * rows),
-        VERSION: pa.array([offset] * rows, pa.int64()),
-        "_commit_timestamp": pa.array([1_714_557_600_000_001] * rows, pa.timestamp("us", "UTC")),
-        "_origin": pa.array(["poll"] * rows),
-    }
-    return pa.table(metadata | (dict(columns) or {"id": pa.array(range(rows), pa.int64())}))
-
-
-def logged(folder: Path, table: str, *segments: pa.Table) -> ChangeLog:
-    log = ChangeLog(folder / "log", table)
-    for offset, segment in enumerate(segments, 1):
-        log.append(offset, segment, Watermark("id by u", offset=offset), NOTHING, committed=offset, origin="poll")
-    return log
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    found = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and not p.name.startswith((".", "_"))}
-    assert all(not p.is_dir() for p in folder.iterdir()), "something is left aside"
-    return found
-
-
-def held(spark: SparkSession, folder: Path, format_: str = "parquet") -> list[int]:
-    return sorted(row[VERSION] for row in spark.read.format(format_).load(str(folder)).collect())
 
 
 def test_a_batch_written_again_overwrites_itself(spark: SparkSession, tmp_path: Path) -> None:
@@ -273,150 +251,38 @@ def test_what_retention_has_dropped_is_no_empty_frame(spark: SparkSession, tmp_p
     assert dataframe(spark, log, 1).count() == 2
 
 
-# -- users' functions --------------------------------------------------------------------------------------------------
-
-FUNCTIONS = """
-from pyspark.sql import functions as F
-
-taken = []
-
-def upper(frame):
-    return frame.withColumn("word", F.upper("word")).drop("_origin")
-
-def nothing(frame):
-    pass
-
-def broken(frame):
-    raise RuntimeError("no such luck\\nand a stack")
-
-def late(frame):
-    return frame.select(F.raise_error(F.lit("row 7 is odd")))
-
-def take(frame, batch):
-    taken.append((batch, sorted(row["word"] for row in frame.collect())))
-
-number = 5
-"""
+def test_a_folder_whose_name_is_a_pattern_to_spark_is_that_folder(spark: SparkSession, tmp_path: Path) -> None:
+    odd = tmp_path / "a[1] {b,c} *?\\d"
+    (tmp_path / "a1 b").mkdir()
+    log = logged(odd, "t", changes(1), changes(2))
+    assert dataframe(spark, log).count() == 4
+    sink = FileSink("lake", path=str(odd / "lake"))
+    for _ in range(2):
+        sink.write(dataframe(spark, log), Batch("t", 1, 2), VERSION)
+    assert held(spark, Path(literal(str(odd / "lake")), "t")) == [1, 1, 2, 2]
+    mirror = MirrorSink("copy", path=str(odd).removesuffix("\\d") + "/copy")
+    mirror.apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",), log="a log"), VERSION)
+    assert mirror_of(spark, f"{mirror.path}/t").count() == 2
+    for path in (odd / "copy", tmp_path / "p%20q", (tmp_path / "a b").as_uri()):
+        with pytest.raises(SettingsError, match=r"delta-rs takes .* in it for something else"):
+            MirrorSink("copy", path=str(path)).apply(feed.table(log, 0, 1), Batch("t", 1, 1, key=("id",)), VERSION)
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> Iterator[str]:
-    """A module with functions, in a folder that only the settings know of."""
-    name = "functions_of_a_user"
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside" / f"{name}.py").write_text(FUNCTIONS)
-    before = list(sys.path)
-    yield name
-    sys.path[:] = before
-    sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def words(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    return dataframe(spark, logged(tmp_path, "words", changes(1, ("word", pa.array(["a", "b"])))))
-
-
-BATCH = Batch("words", 1, 1)
-
-
-def test_a_transform_shapes_what_is_written(spark: SparkSession, words: DataFrame, module: str, tmp_path: Path) -> None:
-    sink = FileSink("lake", f"{module}:upper", tmp_path / "beside", path=str(tmp_path / "lake"))
-    sink.write(words, BATCH, VERSION)
-    read = spark.read.parquet(str(tmp_path / "lake" / "words"))
-    assert sorted(row["word"] for row in read.collect()) == ["A", "B"]
-    assert "_origin" not in read.columns
-
-
-def test_a_function_is_handed_the_batch_and_its_rows(words: DataFrame, module: str, tmp_path: Path) -> None:
-    sink = FunctionSink("mine", f"{module}:upper", tmp_path / "beside", function=f"{module}:take")
-    sink.write(words, BATCH, VERSION)
-    sink.write(words, Batch("words", 1, 1, replay=True), VERSION)
-    assert sys.modules[module].taken == [(BATCH, ["A", "B"]), (Batch("words", 1, 1, replay=True), ["A", "B"])]
-
-
-@pytest.mark.parametrize(("function", "reason"), [("broken", "RuntimeError: no such luck"), ("late", "row 7 is odd")])
-def test_what_a_transform_raises_is_one_line_that_says_where(
-    words: DataFrame, module: str, tmp_path: Path, function: str, reason: str
+def test_two_threads_that_read_a_store_at_once_get_their_own_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = FileSink("lake", f"{module}:{function}", tmp_path / "beside", path=str(tmp_path / "lake"))
-    with pytest.raises(SinkError) as raised, failing_as(sink, BATCH):
-        sink.write(words, BATCH, VERSION)
-    message = str(raised.value)
-    assert message.startswith('sink "lake", table "words", offsets 1 to 1: ')
-    # What is raised while Spark works has no line of the user's any more.
-    assert (f"{module}.py, line 13, in broken: " in message) == (function == "broken")
-    assert reason in message
-    assert "\n" not in message
-    folder = tmp_path / "lake" / "words"
-    assert not folder.exists() or not [p for p in folder.iterdir() if p.name.startswith("part-")]
+    logs = [logged(tmp_path / str(n), "t", changes(n)) for n in (1, 2)]
+    register, barrier = DataSourceRegistration.register, threading.Barrier(2)
 
+    def meeting(self: DataSourceRegistration, source: type[DataSource]) -> None:
+        register(self, source)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
 
-def test_a_transform_that_returns_nothing_is_a_mistake_in_the_settings(
-    words: DataFrame, module: str, tmp_path: Path
-) -> None:
-    sink = FileSink("lake", f"{module}:nothing", tmp_path / "beside", path=str(tmp_path / "lake"))
-    with pytest.raises(SettingsError, match=r'sink "lake".*returned None instead of a DataFrame'):
-        sink.write(words, BATCH, VERSION)
+    def read(log: ChangeLog) -> set[int]:
+        frame = stored_feed.frame(spark, log.list(), dataframe(spark, log).schema)
+        return {row[VERSION] for row in frame.collect()}
 
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ("nowhere", "write it as"),
-        (":f", "write it as"),
-        ("functions_of_a_user:", "write it as"),
-        ("no_such_module:f", "No module named"),
-        ("functions_of_a_user:missing", "has no attribute"),
-        ("functions_of_a_user:number", "is not a function"),
-    ],
-)
-def test_a_function_that_is_not_there_is_named(module: str, tmp_path: Path, spec: str, reason: str) -> None:
-    with pytest.raises(SettingsError, match=reason) as raised:
-        load_function(spec, "sinks.lake.transform", tmp_path / "beside")
-    assert f'sinks.lake.transform = "{spec}"' in str(raised.value)
-
-
-def test_an_error_without_a_text_is_named_by_its_kind() -> None:
-    with pytest.raises(SinkError, match="KeyError"), failing_as(FileSink("lake"), BATCH):
-        raise KeyError
-    with pytest.raises(SettingsError, match=r"^as it is$"), failing_as(FileSink("lake"), BATCH):
-        raise SettingsError("as it is")
-
-
-# -- other formats -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Stored:
-    """A sink of any format, over a folder, and what it holds."""
-
-    spark: SparkSession
-    sink: FormatSink
-    folder: Path
-
-    def write(self, frame: DataFrame, first: int, last: int, *, replay: bool = False) -> None:
-        self.sink.write(frame, Batch("orders", first, last, replay), VERSION)
-
-
-def test_a_replayed_batch_that_is_there_already_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
-    log = logged(tmp_path, "orders", changes(1), changes(2), changes(3))
-    stored = Stored(spark, FormatSink("lake", format="parquet", path=str(tmp_path / "lake")), tmp_path / "lake")
-    stored.write(dataframe(spark, log, 0, 2), 1, 2, replay=True)
-    stored.write(dataframe(spark, log, 0, 2), 1, 2, replay=True)
-    stored.write(dataframe(spark, log, 2, 3), 3, 3)
-    stored.write(dataframe(spark, log, 2, 3), 3, 3, replay=True)
-    assert held(spark, tmp_path / "lake" / "orders") == [1, 1, 2, 2, 3, 3]
-
-
-def test_a_format_that_only_writes_gets_the_batch_again(spark: SparkSession, tmp_path: Path) -> None:
-    log = logged(tmp_path, "orders", changes(1))
-    FormatSink("away", format="noop").write(dataframe(spark, log), Batch("orders", 1, 1, replay=True), VERSION)
-
-
-def test_what_a_function_raises_in_an_executor_is_said_and_not_where() -> None:
-    from pyspark.errors import PythonException
-
-    trace = "Traceback (most recent call last):\n  File shapes.py\nValueError: on purpose\n"
-    raised = PythonException(f"An exception was thrown from the Python worker:\n{trace}")
-    assert feed.reason(raised) == "ValueError: on purpose"
-    assert feed.reason(ValueError("one\ntwo")) == "ValueError: one"
+    monkeypatch.setattr(DataSourceRegistration, "register", meeting)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read, logs)) == [{1}, {2}]

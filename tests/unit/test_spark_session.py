@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 WORK = """
+import warnings
 import pyarrow as pa
 from sidecar.lake.spark import close, session
 
 spark = session(config={"spark.sql.shuffle.partitions": "3"})
+warnings.warn("PySpark does not yet fully support pandas >= 3.0.0. And more.", FutureWarning)
 table = pa.table({"id": pa.array([3, 1, 2], pa.int64()), "note": ["c", "a", "b"]})
 frame = spark.createDataFrame(table)
 print(frame.repartition("id").orderBy("id").toArrow().column("note").to_pylist())

@@ -304,7 +304,7 @@ def test_the_data_source_reads_a_log_in_a_store_and_notes_there_how_far_a_query_
 
 
 def test_the_data_source_takes_a_log_that_is_in_another_folder(tmp_path: Path, clock: FakeClock) -> None:
-    owner.claim(tmp_path / "elsewhere", tmp_path, clock)
+    owner.Claim(tmp_path / "elsewhere", tmp_path).make(clock)
     fill(ChangeLog(tmp_path / "elsewhere", "t"), 1)
     for place in (str(tmp_path / "elsewhere"), (tmp_path / "elsewhere").as_uri()):
         assert SidecarDataSource({"path": place, "table": "t"}).schema().names == changes(1).column_names
