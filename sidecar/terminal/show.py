@@ -20,8 +20,8 @@ from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
 from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.polls import evolution
+from sidecar.settings.names import matches
 from sidecar.terminal.show_backfills import ago, progress
-from sidecar.tracking import matches
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
