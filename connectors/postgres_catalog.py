@@ -214,6 +214,19 @@ def unreadable(session: Session, table: Table) -> list[str]:
     return [row[0] for row in session.rows(_COLUMNS, (_oid(session, table),), table=table.name) if not row[6]]
 
 
+FILTERED = (
+    "row-level security is on for this role: rows that no policy shows it are not delivered, without a word of it",
+    "To have all rows: ALTER ROLE … BYPASSRLS, or a policy FOR SELECT TO the role USING (true).",
+)
+"""What `is_filtered` means, and what to do about it."""
+
+
+def is_filtered(session: Session, table: Table) -> bool:
+    """Return whether policies decide which rows of *table* the role is shown."""
+    sql = "SELECT pg_catalog.row_security_active(%s::pg_catalog.regclass)"
+    return bool(session.rows(sql, (".".join(map(quoted, table.path)),), table=table.name)[0][0])
+
+
 def kind(session: Session, table: Table) -> str:
     """Return the catalog's letter for what *table* is: r, p, v, m or f."""
     sql = "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s"

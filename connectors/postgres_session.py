@@ -17,7 +17,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from connectors import postgres_literals as literals
-from connectors.postgres_errors import LOGIN, translated
+from connectors.postgres_errors import CROWDED, LOGIN, translated
 from connectors.postgres_view import Connection, Server, View, server, take
 from sidecar.clock import Clock
 from sidecar.connector import Source
@@ -224,7 +224,13 @@ class Session:
         for words, advice in LOGIN.items():
             if words in said:
                 return SettingsError(f"{self.where}: cannot connect as user {user}: {said}. {advice}")
-        return SourceUnavailable(f"{self.where}: cannot connect: {said}")
+        advice = ""
+        if any(words in said for words in CROWDED):
+            advice = (
+                ". A run holds one connection, and while it reads existing rows up to two more for each of [backfill] "
+                "parallelism: let the role have as many (ALTER ROLE … CONNECTION LIMIT), or lower it."
+            )
+        return SourceUnavailable(f"{self.where}: cannot connect: {said}{advice}")
 
     def _clean(self, text: str) -> str:
         secrets = (str(self._parameters.get(k) or "") for k in ("password", "sslpassword"))

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime, time, timedelta
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 WIDE = 40
 """Longer values are shortened in tables for people; JSON has them whole."""
+
+_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""At these, Python and others end a line. JSON escapes the rest of them by itself."""
 
 
 def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[dict[str, Any]]:
@@ -150,8 +154,9 @@ def objects(changes: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Return a row as one line of JSON, whatever a reader takes for the end of a line."""
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def schema(version: SchemaVersion) -> dict[str, Any]:
