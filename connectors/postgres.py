@@ -176,6 +176,12 @@ class PostgresConnector(SourceConnector):
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)
 
+    def identity(self) -> str | None:
+        return self._session.connection.info.dbname
+
+    def stands(self, identity: str) -> bool:
+        return bool(self._session.rows("SELECT FROM pg_catalog.pg_database WHERE datname = %s", (identity,)))
+
     def cancel(self) -> None:
         self._session.cancel()
 

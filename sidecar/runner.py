@@ -21,7 +21,7 @@ from sidecar.delivering.feeding import Lanes
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.lake.compaction import Compaction
-from sidecar.log import recovery, retention
+from sidecar.log import origin, recovery, retention
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll, rest
 from sidecar.running.holds import Holds
@@ -50,6 +50,7 @@ class Runner:
     on_step: Callable[[Step], None] | None = None
     long_hold: int = LONG_HOLD
     _stale: bool = False
+    _is_at_home: bool = False
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _pulse: object | None = None
     _errors: dict[str, SidecarError] = field(default_factory=dict)
@@ -192,6 +193,15 @@ class Runner:
             self._retain(tracked)
 
     def _tables(self) -> list[Tracked]:
+        """Return the followed tables, once it is sure that the state is of their database."""
+        tables = self._described()
+        if tables and not self._is_at_home:
+            _ = self.sidecar.store  # and so the lock
+            origin.check(self.sidecar.connector, self.sidecar.settings.state.path)
+            self._is_at_home = True
+        return tables
+
+    def _described(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
         known = self.sidecar.__dict__.get("tracked")
         if self._stale:

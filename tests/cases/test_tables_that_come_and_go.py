@@ -8,8 +8,8 @@ import pytest
 
 import sidecar
 from sidecar.errors import SettingsError
-from tests.cases.harness import Project, kinds
-from tests.servers import Database
+from tests.cases.harness import Project, kinds, sqlite_file
+from tests.servers import Database, fresh_database
 
 STAMPS = (
     "created_at timestamptz NOT NULL DEFAULT '2024-05-01+00', updated_at timestamptz NOT NULL DEFAULT '2024-05-01+00'"
@@ -70,3 +70,37 @@ def test_a_key_of_no_numbers_is_named_and_the_others_go_on(tmp_path: Path, pg: D
     with pytest.raises(SettingsError, match=r'"lots": column "n" .*NaN .*Say infinity = { n = "keep as string" }'):
         project.poll()
     assert kinds(project.rows("plain"), "id") == [("insert", 1)]
+
+
+def test_another_database_is_not_polled_from_where_this_one_stands(tmp_path: Path, pg: Database) -> None:
+    s1 = pg.connect()
+    s1.execute(PLAIN.encode())
+    project = Project(tmp_path, pg.reader_url, {"plain": {}})
+    project.poll()
+    with fresh_database(pg.server) as other:
+        other.connect().execute(PLAIN.encode())
+        project.write(source={"url": other.reader_url})
+        run = project.cli("run", "--once")
+        assert run.code == 2
+        assert f'"{pg.dbname}", which is still there' in run.err
+        assert f'"{other.dbname}"' in run.err
+        project.write(source={"url": pg.url})
+        assert project.poll() == {"plain": []}
+
+
+def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(tmp_path: Path) -> None:
+    setup = "CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT); INSERT INTO t VALUES ({}, '2024-05-0{} 10:00');"
+    first, other = tmp_path / "first.db", tmp_path / "other.db"
+    sqlite_file(first, setup.format(1, 9)).close()
+    sqlite_file(other, setup.format(2, 1)).close()
+    project = Project(tmp_path / "p", f"sqlite:///{first}", {"t": {}})
+    project.poll()
+    project.write(source={"url": f"sqlite:///{other}"})
+    with sidecar.open(project.path) as sc:
+        for _ in range(2):
+            with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
+                sc.poll()
+    assert [row["id"] for row in project.rows("t")] == [1]
+    first.rename(tmp_path / "moved.db")
+    project.write(source={"url": f"sqlite:///{tmp_path}/moved.db"})
+    assert project.poll() == {"t": []}
