@@ -26,6 +26,8 @@ ORDER BY n.nspname <> 'public', 1, 2
 # A row has a version (xmin) that means something where a heap of this server holds it, in each partition too; the role
 # may see it if it may read the table as a whole. A materialized view's rows get a new one at every refresh, changed or
 # not: their content tells them apart better.
+#
+# A parent's key says nothing about what inherits from it, partitions apart.
 _FIND = """
 SELECT c.oid, n.nspname::text, c.relname::text,
   c.relkind IN ('r', 'p') AND pg_catalog.has_column_privilege(c.oid, 'xmin', 'SELECT') AND NOT EXISTS (
@@ -33,7 +35,8 @@ SELECT c.oid, n.nspname::text, c.relname::text,
       SELECT c.oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
     SELECT FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.oid LEFT JOIN pg_catalog.pg_am m ON m.oid = x.relam
     WHERE x.relkind = 'f' OR x.relkind = 'r' AND m.amname <> 'heap'),
-  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
+  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT'),
+  c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname = %s AND {}
 ORDER BY n.nspname <> 'public', pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1
@@ -131,7 +134,7 @@ def describe(session: Session, name: str) -> Table:
         found = session.rows(_FIND.format(_IN_SCHEMA), (path[1], path[0]), table=name)
     if not found:
         raise SettingsError(_unknown(session, name))
-    oid, schema, relation, versioned, readable = found[0]
+    oid, schema, relation, versioned, readable, key_holds = found[0]
     known = identity(schema, relation)
     if not readable:
         raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
@@ -151,7 +154,8 @@ def describe(session: Session, name: str) -> Table:
             kind = made.kind(own, own_typmod, dims) if made_of else Kind(base, builtin, typmod)
             columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind))
     primary_key = tuple(key[place] for place in sorted(key))
-    return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
+    path = (schema, relation)
+    return Table(known, path, tuple(columns), primary_key, "table" if versioned else "view", key_holds)
 
 
 # A type that is made of others changes with them, however deep they lie.

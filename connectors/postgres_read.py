@@ -164,11 +164,12 @@ class Reader:
         return self.page(statements), page.limit
 
     def _check(self, page: Page) -> None:
-        """Raise SettingsError if the scope's condition is none; asked once."""
-        where, name = page.scope.where, page.tracked.name
-        if where is not None and (name, where) not in self._checked:
-            scope.check_condition(self._session, name, source(page.tracked), where)
-            self._checked.add((name, where))
+        """Raise SettingsError if the scope's condition is none, or the one that means "deleted"; asked once."""
+        name = page.tracked.name
+        for where in (page.scope.where, page.tracked.deleted_when):
+            if where is not None and (name, where) not in self._checked:
+                scope.check_condition(self._session, name, source(page.tracked), where)
+                self._checked.add((name, where))
 
     def forget(self) -> None:
         """Let go of what was read ahead: its snapshot is over. connectorx gets another chance if that is cheap."""

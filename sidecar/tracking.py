@@ -148,7 +148,7 @@ def track(
         deleted_at=deleted_at,
         columns=delivered,
         unit=unit,
-        key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
+        key_is_unique=table.key_holds and bool(table.primary_key) and set(table.primary_key) <= set(key),
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
         wishes=wishes,

@@ -104,3 +104,25 @@ def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_i
     first.rename(tmp_path / "moved.db")
     project.write(source={"url": f"sqlite:///{tmp_path}/moved.db"})
     assert project.poll() == {"t": []}
+
+
+def test_a_key_that_holds_for_the_parent_alone_is_named_where_a_child_has_it_too(tmp_path: Path, pg: Database) -> None:
+    s1 = pg.connect()
+    s1.execute(PLAIN.encode())
+    s1.execute("CREATE TABLE child () INHERITS (plain); INSERT INTO child VALUES (2)")
+    project = Project(tmp_path, pg.reader_url, {"plain": {}})
+    assert kinds(project.poll()["plain"], "id") == [("insert", 1), ("insert", 2)]
+    s1.execute("INSERT INTO child VALUES (1, now(), now()), (1, now(), now())")
+    with pytest.raises(SettingsError, match=r'table "plain": 1 keys stand more than once \(first: id=1\)'):
+        project.poll()
+    assert "is not unique (first: id=1)" in project.cli("check").text
+
+
+@pytest.mark.parametrize("condition", ["true; DROP TABLE plain", "1=1) OR (1=1", "nope = 1", "id"])
+def test_a_condition_that_is_none_deletes_nothing_and_is_named(tmp_path: Path, pg: Database, condition: str) -> None:
+    pg.connect().execute(PLAIN.encode())
+    project = Project(tmp_path, pg.reader_url, {"plain": {"deleted_when": condition}})
+    with pytest.raises(SettingsError, match=r'table "plain": the condition ') as raised:
+        project.poll()
+    assert condition in str(raised.value)
+    assert not list((tmp_path / "state").rglob("*.parquet"))
