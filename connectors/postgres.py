@@ -12,6 +12,7 @@ server is at work in `postgres_strain.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
@@ -34,6 +35,8 @@ from sidecar.errors import SidecarError
 from sidecar.model import Horizon, Memory, Page, Position, Strain, Table, Tracked, Wishes
 from sidecar.sql import quoted
 
+log = logging.getLogger("sidecar")
+
 
 class PostgresConnector(SourceConnector):
     """Reads PostgreSQL through one held connection; connectorx joins in for bulk."""
@@ -43,6 +46,8 @@ class PostgresConnector(SourceConnector):
     loads_by_key: ClassVar[bool] = True
     shares_views: ClassVar[bool] = True
     takes_scopes: ClassVar[bool] = True
+    _filtered: ClassVar[set[tuple[str, str]]] = set()
+    """The tables of which it has been said that their rows are filtered: once a process, for all its connections."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -134,8 +139,12 @@ class PostgresConnector(SourceConnector):
         return None if found is None else int(found)
 
     def estimate(self, tracked: Tracked) -> int | None:
-        """Return what the planner believes, partitions included."""
+        """Return what the planner believes, partitions included; and say it if the role is not shown all rows."""
         name = ".".join(map(quoted, tracked.table.path))
+        here = self._session.where, tracked.name
+        if here not in self._filtered and catalog.is_filtered(self._session, tracked.table):
+            self._filtered.add(here)
+            log.warning('table "%s": %s. %s', tracked.name, *catalog.FILTERED)
         rows = self._session.rows(
             "SELECT sum(c.reltuples)::int8, bool_or(c.reltuples < 0) FROM pg_catalog.pg_class AS c"
             " WHERE c.relkind = 'r' AND c.oid IN"
@@ -166,6 +175,12 @@ class PostgresConnector(SourceConnector):
 
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)
+
+    def identity(self) -> str | None:
+        return self._session.connection.info.dbname
+
+    def stands(self, identity: str) -> bool:
+        return bool(self._session.rows("SELECT FROM pg_catalog.pg_database WHERE datname = %s", (identity,)))
 
     def cancel(self) -> None:
         self._session.cancel()

@@ -26,6 +26,8 @@ ORDER BY n.nspname <> 'public', 1, 2
 # A row has a version (xmin) that means something where a heap of this server holds it, in each partition too; the role
 # may see it if it may read the table as a whole. A materialized view's rows get a new one at every refresh, changed or
 # not: their content tells them apart better.
+#
+# A parent's key says nothing about what inherits from it, partitions apart.
 _FIND = """
 SELECT c.oid, n.nspname::text, c.relname::text,
   c.relkind IN ('r', 'p') AND pg_catalog.has_column_privilege(c.oid, 'xmin', 'SELECT') AND NOT EXISTS (
@@ -34,7 +36,8 @@ SELECT c.oid, n.nspname::text, c.relname::text,
     SELECT FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.oid LEFT JOIN pg_catalog.pg_am m ON m.oid = x.relam
     WHERE x.relkind = 'f' OR x.relkind = 'r' AND m.amname <> 'heap'),
   pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT'),
-  c.relkind IN ('r', 'p')
+  c.relkind IN ('r', 'p'),
+  c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname = %s AND {}
 ORDER BY n.nspname <> 'public', pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1
@@ -132,7 +135,7 @@ def describe(session: Session, name: str) -> Table:
         found = session.rows(_FIND.format(_IN_SCHEMA), (path[1], path[0]), table=name)
     if not found:
         raise SettingsError(_unknown(session, name))
-    oid, schema, relation, versioned, readable, is_table = found[0]
+    oid, schema, relation, versioned, readable, is_table, key_holds = found[0]
     known = identity(schema, relation)
     if not readable:
         raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
@@ -155,7 +158,8 @@ def describe(session: Session, name: str) -> Table:
             born = home and f"{home}/{at}"
             columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind, born=born))
     primary_key = tuple(key[place] for place in sorted(key))
-    return Table(known, (schema, relation), tuple(columns), primary_key, "table" if versioned else "view")
+    path = (schema, relation)
+    return Table(known, path, tuple(columns), primary_key, "table" if versioned else "view", key_holds)
 
 
 # A type that is made of others changes with them, however deep they lie; those below 16384 are the server's own, and
@@ -218,6 +222,19 @@ class _Types:
 def unreadable(session: Session, table: Table) -> list[str]:
     """Return the columns of *table* that the role may not read."""
     return [row[0] for row in session.rows(_COLUMNS, (_oid(session, table),), table=table.name) if not row[6]]
+
+
+FILTERED = (
+    "row-level security is on for this role: rows that no policy shows it are not delivered, without a word of it",
+    "To have all rows: ALTER ROLE … BYPASSRLS, or a policy FOR SELECT TO the role USING (true).",
+)
+"""What `is_filtered` means, and what to do about it."""
+
+
+def is_filtered(session: Session, table: Table) -> bool:
+    """Return whether policies decide which rows of *table* the role is shown."""
+    sql = "SELECT pg_catalog.row_security_active(%s::pg_catalog.regclass)"
+    return bool(session.rows(sql, (".".join(map(quoted, table.path)),), table=table.name)[0][0])
 
 
 def kind(session: Session, table: Table) -> str:

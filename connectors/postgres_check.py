@@ -67,6 +67,8 @@ def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
             f"the role may not read {_listed(hidden)}: left out{blind}",
             f"GRANT SELECT ON {source(tracked)} TO the role, to have them; or set columns, to say that this is meant.",
         )
+    if catalog.is_filtered(session, tracked.table):
+        yield Finding("warning", tracked.name, *catalog.FILTERED)
     kind = catalog.kind(session, tracked.table)
     if kind == "m":
         yield Finding(

@@ -22,13 +22,18 @@ _PREFIXES = re.compile(
 )
 _HOST = re.compile(r"^- host: '?([^',]*)'?, port: '?(\d+)'?.*?: (?=connection )")
 
+_CROWDED = (
+    "A run holds one connection, and while it reads existing rows up to two more for each of [backfill] parallelism: "
+    "let the role have as many (ALTER ROLE … CONNECTION LIMIT), or lower it."
+)
 _HINTS = {
     "refused": "Is the server running there, and is this its port?",
     "No such file": "Is the server running on this machine, and is this its socket?",
     "resolve": "Is the name of the server right?",
     "no answer": "Is the address right, and does a firewall let this machine through? ([source] connect_timeout)",
     "starting up": "It will be there soon.",
-    "too many": "The server, or this role, has as many connections as it may.",
+    "too many": _CROWDED,
+    "connection slots": _CROWDED,
 }
 
 

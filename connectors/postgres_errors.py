@@ -23,6 +23,7 @@ HINTS = {
     "57014": "For statement_timeout, raise it or lower page_size; on a standby, raise max_standby_streaming_delay.",
     "40001": "On a standby, raise max_standby_streaming_delay or switch hot_standby_feedback on; or lower page_size.",
     "55P03": "Something holds the table locked.",
+    "42501": "GRANT SELECT on it to the role; where row_security is off and policies apply: BYPASSRLS.",
     "25P02": "An earlier statement of this snapshot failed.",
 }
 
@@ -35,6 +36,5 @@ def translated(error: psycopg.Error, table: str | None, where: str) -> SidecarEr
     text = f"{place}: {said}" + (f" (SQLSTATE {state})" if state else "")
     passing = not state or state[:2] in ("08", "53", "57", "58", "40", "25", "XX")
     if passing or state == "55P03":
-        hint = HINTS.get(state, "")
-        return SourceUnavailable(f"{text}. {hint}".rstrip(". ") + ".")
-    return SettingsError(text)
+        return SourceUnavailable(f"{text}. {HINTS.get(state, '')}".rstrip(". ") + ".")
+    return SettingsError(f"{text}. {HINTS[state]}" if state in HINTS else text)

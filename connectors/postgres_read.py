@@ -49,7 +49,7 @@ _CHEAP_SECONDS = 2.0
 """A failure of connectorx that took longer, such as a login it tries for half a minute, is not risked again."""
 
 
-class _Unparsed(Exception):
+class Unparsed(Exception):
     """Arrow cannot parse what COPY gave; the message says where, without the value."""
 
 
@@ -164,11 +164,12 @@ class Reader:
         return self.page(statements), page.limit
 
     def _check(self, page: Page) -> None:
-        """Raise SettingsError if the scope's condition is none; asked once."""
-        where, name = page.scope.where, page.tracked.name
-        if where is not None and (name, where) not in self._checked:
-            scope.check_condition(self._session, name, source(page.tracked), where)
-            self._checked.add((name, where))
+        """Raise SettingsError if the scope's condition is none, or the one that means "deleted"; asked once."""
+        name = page.tracked.name
+        for where in (page.scope.where, page.tracked.deleted_when):
+            if where is not None and (name, where) not in self._checked:
+                scope.check_condition(self._session, name, source(page.tracked), where)
+                self._checked.add((name, where))
 
     def forget(self) -> None:
         """Let go of what was read ahead: its snapshot is over. connectorx gets another chance if that is cheap."""
@@ -209,7 +210,7 @@ class Reader:
         name = statements.tracked.name
         if name not in self._careful:
             wires = statements.wires(careful=False)
-            with contextlib.suppress(_Unparsed):
+            with contextlib.suppress(Unparsed):
                 raw = ask(statements, wires)
                 if not any(literals.is_time(v.type) and literals.beyond(v) for v in raw.columns):
                     return finish(statements, wires, raw)
@@ -219,7 +220,7 @@ class Reader:
         wires = statements.wires(careful=True)
         try:
             raw = ask(statements, wires)
-        except _Unparsed as error:
+        except Unparsed as error:
             raise SettingsError(f'table "{name}": a page cannot be read: {error}') from None
         return finish(statements, wires, raw)
 
@@ -262,7 +263,7 @@ class Reader:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise _Unparsed(_of(error, wires)) from None
+            raise Unparsed(_of(error, wires)) from None
 
     @contextlib.contextmanager
     def _errors(self, page: Page) -> Iterator[None]:
@@ -302,10 +303,12 @@ def finish(statements: Statements, wires: Sequence[Wire], raw: pa.Table) -> pa.T
         found = tracked.table.column(name)
         readable = {w.name: columns.get(w.name, v) for w, v in zip(wires, raw.columns, strict=True)}
         type_, key = found.type if found else "", _shown(tracked, readable, row)
-        return SettingsError(
-            f'table "{tracked.name}": column "{name}" ({type_}) {what} (key: {key}). '
-            f"{advice}, correct the value, or leave the column out (columns = …)."
-        )
+        other = "leave the column out (columns = …)"
+        if name in tracked.key:
+            other = "choose another primary_key"
+            advice = advice.replace(values_.advice(name), values_.advice(name, key=True))
+        text = f'table "{tracked.name}": column "{name}" ({type_}) {what} (key: {key}).'
+        return SettingsError(f"{text} {advice}, correct the value, or {other}.")
 
     for values, wire in zip(raw.columns, wires, strict=True):
         try:
@@ -369,7 +372,8 @@ def _report(
     what = f"{'times' if is_time else 'values'} on this page that are {_ODD[is_time]}"
     text = f'table "{tracked.name}": column "{name}" holds {len(rows)} {what}'
     if name in tracked.key:
-        raise SettingsError(f"{text}; a key must not. Choose another primary_key, or correct the rows.")
+        can = f"{values_.advice(name, key=True)}, correct the rows, or choose another primary_key"
+        raise SettingsError(f"{text}; a key cannot be NULL in their place. {can}.")
     if name not in tracked.cursors and choice(tracked.wishes, name).infinity != "null":
         type_ = columns[name].type
         raise refuse(name, f"holds {len(rows)} {what}, which no {type_} can carry", rows[0], values_.advice(name))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from connectors import postgres_literals as literals
 from connectors import postgres_values as values_
 from connectors.postgres_query import Statements, column
-from connectors.postgres_read import Reader
+from connectors.postgres_read import Reader, Unparsed
 from connectors.postgres_session import Session
 from connectors.postgres_types import choice, wire
 from sidecar import codec
@@ -61,15 +61,19 @@ def _quantiles(reader: Reader, statements: Statements, sample: str, parts: int) 
         wire(c, f"placed.k{n}", choice(tracked.wishes, c.name).infinity, careful=False) for n, c in enumerate(described)
     ]
     shown = ", ".join(f"{w.csv_expression or w.expression} AS c{n}" for n, w in enumerate(wires))
-    raw = reader.copied(
-        statements,
+    select = (
         f"SELECT {shown} FROM (SELECT *, pg_catalog.row_number() OVER (ORDER BY {order}) AS place,"
         f" pg_catalog.count(*) OVER () AS total FROM"
         f" (SELECT {listed} FROM {statements.source} {sample} WHERE {where}) AS sampled) AS placed"
-        f" WHERE place < total AND place * {parts} / total > (place - 1) * {parts} / total ORDER BY place",
-        wires,
+        f" WHERE place < total AND place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     )
-    if any(literals.is_time(c.type) and literals.beyond(c) for c in raw.columns if len(raw)):
+    try:
+        raw = reader.copied(statements, select, wires)
+        if any(literals.is_time(c.type) and literals.beyond(c) for c in raw.columns if len(raw)):
+            return ()
+        columns = [values_.final(c, w)[0] for c, w in zip(raw.columns, wires, strict=True)]
+    except (Unparsed, values_.Misfit):
+        # The read of the rows meets that key as well, and names it.
         return ()
-    found = pa.table([values_.final(c, w)[0] for c, w in zip(raw.columns, wires, strict=True)], names=list(tracked.key))
+    found = pa.table(columns, names=list(tracked.key))
     return list(dict.fromkeys(codec.rows(found, tracked.key)))

@@ -53,9 +53,10 @@ class Sieve:
         return pc.if_else(pc.fill_null(odd, False), pa.scalar(None, values.type), values)
 
 
-def advice(column: str) -> str:
-    """Return what there is to do about NaN, an infinity or a far-away time in *column*."""
-    return f'Say infinity = {{ {_name(column)} = "null" }} or {{ {_name(column)} = "keep as string" }}'
+def advice(column: str, *, key: bool = False) -> str:
+    """Return what there is to do about NaN, an infinity or a far-away time in *column*; a *key* cannot be NULL."""
+    null = "" if key else f'{{ {_name(column)} = "null" }} or '
+    return f'Say infinity = {null}{{ {_name(column)} = "keep as string" }}'
 
 
 def final(values: Values, wire: Wire) -> tuple[Values, list[int]]:

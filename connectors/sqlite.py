@@ -7,6 +7,7 @@ import difflib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -136,6 +137,13 @@ class SQLiteConnector(SourceConnector):
             except sqlite3.OperationalError:
                 return None  # WITHOUT ROWID
         return found if isinstance(found, int) and found > 0 else None
+
+    def identity(self) -> str | None:
+        return str(self.file.path)
+
+    def stands(self, identity: str) -> bool:
+        other = Path(identity)
+        return other.exists() and not other.samefile(self.file.path)
 
     def pulse(self) -> object | None:
         with self._lock:

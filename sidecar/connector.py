@@ -203,6 +203,18 @@ class SourceConnector(ABC):
         del table
         return None
 
+    def identity(self) -> str | None:
+        """Return what the database is known by among others that the source's URL might have named; None: unknown.
+
+        No host, no login: these may change while the database stays.
+        """
+        return None
+
+    def stands(self, identity: str) -> bool:
+        """Return whether the database that is known by *identity*, another one than this, is still to be found."""
+        del identity
+        return False
+
     def cancel(self) -> None:  # noqa: B027  a source that answers at once has nothing to break off
         """Have what is being read break off, if anything is: that `read` raises SourceUnavailable.
 

@@ -71,7 +71,8 @@ class Table:
     """A source table as the source describes it.
 
     `name` is its identity everywhere (state, log, sinks): unique in the source, never ambiguous through separators.
-    `path` are the identifier's parts, unquoted. `primary_key` is empty where the source declares none.
+    `path` are the identifier's parts, unquoted. `primary_key` is empty where the source declares none; `key_holds`
+    says whether the source sees to it for all rows that are read here.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Table:
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
     kind: Literal["table", "view"] = "table"
+    key_holds: bool = True
 
     def column(self, name: str) -> Column | None:
         """Return the column called *name*, exactly."""

@@ -217,11 +217,7 @@ def looked(
 
 def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without the versions of a source that numbers them anew, made durable as an empty segment."""
-    log_.warning(
-        'table "%s": the server was restored or failed over. What it may have written about that time is read again '
-        "and compared with the log. Rows that it has lost stay in the log; to begin afresh: sidecar watermark reset %s",
-        tracked.name, tracked.name,
-    )  # fmt: skip
+    log_.warning('table "%s": %s', tracked.name, renumbered.said(tracked, view))
     mark = renumbered.forgotten(mark, view)
     empty = change_schema(tracked).empty_table()
     log.append(mark.offset, empty, mark, NOTHING, committed=view.now, origin="poll", moved=True)

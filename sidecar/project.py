@@ -88,8 +88,8 @@ class Sidecar:
         return self._outlined(tracking.resolve(self.settings, self.connector))
 
     def track_apart(self) -> Mapping[str, SettingsError]:
-        """Follow the tables that can be, where others, which could be before, cannot; return why these cannot."""
-        found, broken = tracking.resolve_apart(self.settings, self.connector, self.store.tables())
+        """Follow the tables that can be, where others cannot; return by name why these cannot."""
+        found, broken = tracking.resolve_apart(self.settings, self.connector)
         self.__dict__["tracked"] = self._outlined(found)
         return broken
 

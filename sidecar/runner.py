@@ -19,14 +19,15 @@ from sidecar.clock import SECOND
 from sidecar.delivering import places
 from sidecar.delivering.delivery import Delivery
 from sidecar.delivering.feeding import Lanes
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
 from sidecar.horizon import LONG_HOLD, resting
 from sidecar.lake.compaction import Compaction
-from sidecar.log import recovery, retention
+from sidecar.log import origin, recovery, retention
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll, rest
 from sidecar.running.holds import Holds
 from sidecar.running.results import PollResult
+from sidecar.running.retrying import again
 from sidecar.running.stopping import breaking_off
 from sidecar.running.telling import SOURCE, Telling
 
@@ -38,14 +39,8 @@ if TYPE_CHECKING:
 
 log_ = logging.getLogger("sidecar")
 
-ATTEMPTS = 4
-"""How often one poll of a table is tried before it is left to the next run."""
-
 TURN = 60.0
 """Seconds of a long backfill after which polls and sinks have their turn, in a run that ends by itself."""
-
-FIRST_PAUSE = 0.2
-"""Seconds before the second attempt; the pauses then double."""
 
 
 @dataclass
@@ -58,6 +53,7 @@ class Runner:
     on_step: Callable[[Step], None] | None = None
     long_hold: int = LONG_HOLD
     _stale: bool = False
+    _is_at_home: bool = False
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _pulse: object | None = None
     _errors: dict[str, SidecarError] = field(default_factory=dict)
@@ -98,16 +94,18 @@ class Runner:
                 self._feeding.close(waits=not is_in_haste)
             finally:
                 self._delivery.close()
+        self._end()
         failures = (*self._errors.values(), *self._delivery.failures.values(), *self._compaction.failures.values())
         return next((error.exit_code for error in failures), 0)
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
-        tracked = self.sidecar.tracked
-        wanted = tracked.keys() if names is None else set(names)
-        if unknown := wanted - tracked.keys():
-            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         self._begin_round()
+        tracked = {t.name: t for t in self._tables()}
+        wanted = {*tracked, *self._errors} if names is None else set(names)
+        unknown = wanted - {*tracked, *self._errors}
+        if unknown and "source" not in self._errors:
+            raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         results = {name: PollResult(name) for name in tracked if name in wanted}
         self._fan_out.begin()
         if self._jobs.has_work(wanted):
@@ -119,9 +117,11 @@ class Runner:
         for name, result in results.items():
             result.join(self.catch_up(self.sidecar.tracked[name]))
             result.error = result.error or self._errors.get(name)
-        for result in results.values():
-            if result.error is not None:
-                raise result.error
+        self._end()
+        errors = [e for name, e in self._errors.items() if name in {*wanted, "source"} - tracked.keys()]
+        for error in (*errors, *(result.error for result in results.values())):
+            if error is not None:
+                raise error
         return results
 
     def _round(self, interval: float) -> None:
@@ -171,6 +171,11 @@ class Runner:
         self._errors, self._pulse = {}, None
         self._jobs.new_round()
 
+    def _end(self) -> None:
+        """Have whoever polls next ask what the tables are, if only some could be followed, or one has failed."""
+        if self._stale:
+            self.sidecar.refresh()
+
     def _copy(self, until: float | None, results: Mapping[str, PollResult] | None = None) -> set[str]:
         """Go on with what is to be backfilled; return the tables of which chunks were read."""
         copied = set()
@@ -192,6 +197,15 @@ class Runner:
             self._retain(tracked)
 
     def _tables(self) -> list[Tracked]:
+        """Return the followed tables, once it is sure that the state is of their database."""
+        tables = self._described()
+        if tables and not self._is_at_home:
+            _ = self.sidecar.store  # and so the lock
+            origin.check(self.sidecar.connector, self.sidecar.settings.state.path)
+            self._is_at_home = True
+        return tables
+
+    def _described(self) -> list[Tracked]:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
         known = self.sidecar.__dict__.get("tracked")
         if self._stale:
@@ -215,13 +229,16 @@ class Runner:
         return found
 
     def _those_that_can_be(self, error: SettingsError) -> list[Tracked]:
-        """Return the tables that can be followed although *error* is; the others fail, and hold none of them."""
+        """Return the tables that can be followed although *error* is; the others fail, and hold up none of these."""
         broken = self.sidecar.track_apart()
         if not self.sidecar.tracked:
+            self.sidecar.refresh()
             raise error
+        known = self.sidecar.store.tables()
         for table, reason in broken.items():
             self._failed(table, reason)
-            self.sidecar.store.note(table, str(reason))
+            if table in known:
+                self.sidecar.store.note(table, str(reason))
         self._stale = True
         return list(self.sidecar.tracked.values())
 
@@ -239,7 +256,9 @@ class Runner:
             try:
                 once()
             except SourceUnavailable as error:
-                self._again(tracked.name, once, error)
+                if self._stopping():
+                    raise
+                again(tracked.name, once, error, clock, self.stop)
             except (SettingsError, SchemaChanged):
                 if not self._has_moved_on(tracked):
                     raise
@@ -341,25 +360,6 @@ class Runner:
         if moved:
             self._look_anew()
         return moved
-
-    def _again(self, table: str, once: Callable[[], None], error: SourceUnavailable) -> None:
-        """Retry a poll that failed for what may pass; it goes on from its last page."""
-        # Imported when something has failed: a run without changes has no time to lose.
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
-
-        if self._stopping():
-            raise error
-        log_.warning("%s Trying again.", about(table, error))
-        self.sidecar.clock.sleep(FIRST_PAUSE, self.stop)
-        for attempt in Retrying(
-            retry=retry_if_exception_type(SourceUnavailable),
-            stop=stop_after_attempt(ATTEMPTS - 1),
-            wait=wait_exponential(multiplier=2 * FIRST_PAUSE, max=5) + wait_random(0, FIRST_PAUSE),
-            sleep=lambda seconds: self.sidecar.clock.sleep(seconds, self.stop),
-            reraise=True,
-        ):
-            with attempt:
-                once()
 
     def _retain(self, tracked: Tracked) -> None:
         kept = self.sidecar.settings.state.retention

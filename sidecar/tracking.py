@@ -6,8 +6,7 @@ All of it happens before a row is read or anything is written, because a databas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from sidecar.config import Defaults, Settings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.settings import mirrored
-from sidecar.settings.names import Names, collecting
+from sidecar.settings.names import Names, collecting, matches, setting_apart
 from sidecar.settings.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
@@ -36,11 +35,23 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
 
     One SettingsError names everything that stands in the way, one problem a line.
     """
-    problems: list[str] = []
+    tracked, broken = resolve_apart(settings, connector)
+    if broken:
+        # What is wrong with the source is said of each table, and once is enough.
+        raise SettingsError("\n".join(dict.fromkeys(map(str, broken.values()))))
+    return tracked
+
+
+def resolve_apart(settings: Settings, connector: SourceConnector) -> tuple[list[Tracked], dict[str, SettingsError]]:
+    """Return the tables that can be followed, and by name why each of the others cannot be.
+
+    SettingsError if no table is asked for at all, or if only what concerns no single table is wrong.
+    """
+    broken: dict[str, SettingsError] = {}
     found: dict[str, tuple[Table, TableSettings]] = {}
     keys: dict[str, str] = {}
     for key, own in settings.tables.items():
-        with collecting(problems):
+        with setting_apart(broken, key):
             table = connector.describe(key)
             if table.name in found:
                 first = f"[{section('tables', keys[table.name])}]"
@@ -48,45 +59,42 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
                     f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
                 )
             found[table.name], keys[table.name] = (table, own), key
-    with collecting(problems):
-        for name in _matched(settings, connector):
+    for name in _matched(settings, connector, broken):
+        with setting_apart(broken, name):
             if name not in found:
                 found[name] = (connector.describe(name), TableSettings())
     tracked: list[Tracked] = []
     for table, own in found.values():
-        with collecting(problems):
-            known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
-            if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
-                _no_twins(known)
-            for name in known.sinks:
-                if settings.sinks[name].mode == "mirror":
-                    mirrored.check(known, name, settings.sinks[name].kind)
-            tracked.append(known)
+        with setting_apart(broken, table.name):
+            tracked.append(_followed(table, own, settings, connector))
+    while orphans := _orphans(tracked, broken):
+        tracked = [t for t in tracked if t.name not in orphans]
+    if not broken and (problems := list(_unused(settings, [table for table, _ in found.values()]))):
+        raise SettingsError("\n".join(problems))
+    return tracked, broken
+
+
+def _followed(table: Table, own: TableSettings, settings: Settings, connector: SourceConnector) -> Tracked:
+    """Return how *table* is followed, and to which sinks it goes; SettingsError where it cannot be."""
+    known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
+    if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
+        _no_twins(known)
+    for name in known.sinks:
+        if settings.sinks[name].mode == "mirror":
+            mirrored.check(known, name, settings.sinks[name].kind)
+    return known
+
+
+def _orphans(tracked: Sequence[Tracked], broken: dict[str, SettingsError]) -> set[str]:
+    """Return those whose parents are not followed, or not enough of them; why goes to *broken*."""
+    found = set()
     for known in tracked:
-        with collecting(problems):
-            _check_parents(known, tracked)
-    if not problems:
-        problems += _unused(settings, [table for table, _ in found.values()])
-    if problems:
-        # What is wrong with the source is said of each table, and once is enough.
-        raise SettingsError("\n".join(dict.fromkeys(problems)))
-    return tracked
-
-
-def resolve_apart(
-    settings: Settings, connector: SourceConnector, known: Collection[str]
-) -> tuple[list[Tracked], dict[str, SettingsError]]:
-    """Return the tables that can be followed, and why each of the others cannot be. Errors as of `resolve`, unless
-    these are all *known*: they could be followed before, so it is not the settings that are wrong.
-    """
-    broken: dict[str, SettingsError] = {}
-    for key in settings.tables.keys() & set(known):
         try:
-            track(connector.describe(key), settings.tables[key], settings.defaults, connector.typed)
+            _check_parents(known, tracked)
         except SettingsError as error:
-            broken[key] = error
-    rest = {key: own for key, own in settings.tables.items() if key not in broken}
-    return resolve(settings.model_copy(update={"tables": rest}), connector), broken
+            broken[known.name] = error
+            found.add(known.name)
+    return found
 
 
 def track(
@@ -140,7 +148,7 @@ def track(
         deleted_at=deleted_at,
         columns=delivered,
         unit=unit,
-        key_is_unique=bool(table.primary_key) and set(table.primary_key) <= set(key),
+        key_is_unique=table.key_holds and bool(table.primary_key) and set(table.primary_key) <= set(key),
         metadata_prefix=defaults.metadata_prefix,
         tolerance=merged.get("created_at_tolerance", 0),
         wishes=wishes,
@@ -320,8 +328,11 @@ def _no_twins(tracked: Tracked) -> None:
         )
 
 
-def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
-    """Return the source's tables that include and exclude let through; exclude alone means: all but these."""
+def _matched(settings: Settings, connector: SourceConnector, broken: dict[str, SettingsError]) -> list[str]:
+    """Return the source's tables that include and exclude let through; exclude alone means: all but these.
+
+    Patterns that match none go to *broken*.
+    """
     include, exclude = settings.source.include, settings.source.exclude
     if include is None and not exclude:
         if not settings.tables:
@@ -333,19 +344,13 @@ def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
     names = sorted(connector.tables())
     for pattern in include or ():
         if not any(matches(name, pattern) for name in names):
-            raise SettingsError(f'[source] include: no table matches "{pattern}"{did_you_mean(pattern, names)}')
+            hint = did_you_mean(pattern, names)
+            broken[pattern] = SettingsError(f'[source] include: no table matches "{pattern}"{hint}')
     return [
         name
         for name in names
         if (include is None or any(matches(name, p) for p in include)) and not any(matches(name, p) for p in exclude)
     ]
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Return whether *pattern* is for the table *name*; one without a schema may be meant as `public.…`, too."""
-    names = (name,) if "." in name else (name, f"public.{name}")
-    # Equal first: a name may itself have brackets in it.
-    return pattern in names or any(fnmatchcase(n, pattern) for n in names)
 
 
 def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:

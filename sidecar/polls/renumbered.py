@@ -29,6 +29,20 @@ def is_renumbered(mark: Watermark, view: Horizon) -> bool:
     return known is not None and known != view.era
 
 
+def said(tracked: Tracked, view: Horizon) -> str:
+    """Return what has become of the numbers, for people."""
+    if view.era is None:
+        return (
+            "which version a row is cannot be read any more: the role may not read the table as a whole, or it is "
+            "another kind of table now. Rows are told apart by their content"
+        )
+    return (
+        "the server was restored or failed over. What it may have written about that time is read again and compared "
+        "with the log. Rows that it has lost stay in the log; to begin afresh: sidecar watermark reset "
+        f"{tracked.name}"
+    )
+
+
 def forgotten(mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without any version in it, as the next segment will carry it; what is closed stays closed."""
     offset = mark.offset + 1

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
 from sidecar import cursor
 from sidecar.errors import SettingsError
 from sidecar.model import Table
 from sidecar.settings.words import did_you_mean, listed
+
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 class collecting:  # noqa: N801  reads as what it does
@@ -21,6 +28,15 @@ class collecting:  # noqa: N801  reads as what it does
             self.problems.append(str(error))
             return True
         return False
+
+
+@contextlib.contextmanager
+def setting_apart(broken: dict[str, SettingsError], name: str) -> Iterator[None]:
+    """Run a block; what is wrong there is what is wrong with *name*."""
+    try:
+        yield
+    except SettingsError as error:
+        broken[name] = error
 
 
 class Names:
@@ -55,3 +71,15 @@ class Names:
         column = self.table.column(name)
         assert column is not None
         return cursor.kind(column.arrow, f'{self.where} {setting} = "{name}"')
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether *pattern* is for the table *name*; one without a schema may be meant as `public.…`, too."""
+    # As it is first: a name may itself have brackets in it.
+    if name == pattern or fnmatchcase(name, pattern):
+        return True
+    # A dot within quotes is no schema's.
+    if "." in _QUOTED.sub("", name):
+        return False
+    plain = _QUOTED.sub(lambda found: found[1].replace('""', '"'), name)
+    return f"public.{name}" == pattern or fnmatchcase(f"public.{plain}", pattern)

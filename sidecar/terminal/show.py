@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime, time, timedelta
@@ -20,9 +21,9 @@ from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
 from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.polls import evolution
+from sidecar.settings.names import matches
 from sidecar.terminal.show_backfills import ago, progress
 from sidecar.terminal.tables import Cell, Table
-from sidecar.tracking import matches
 
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog, SchemaVersion
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from sidecar.model import Tracked, Watermark
     from sidecar.polls.evolution import Change
     from sidecar.running.standing import TableStatus
+
+_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""At these, Python and others end a line. JSON escapes the rest of them by itself."""
 
 
 def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[dict[str, Any]]:
@@ -142,8 +146,9 @@ def objects(changes: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Return a row as one line of JSON, whatever a reader takes for the end of a line."""
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def schema(version: SchemaVersion) -> dict[str, Any]:

@@ -68,7 +68,9 @@ class Role:
         self._drop()
 
 
-def test_a_reader_with_column_grants_gets_the_columns_it_may_read(tmp_path: Path, pg: Database) -> None:
+def test_a_reader_with_column_grants_gets_the_columns_it_may_read(
+    tmp_path: Path, pg: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     """RC-55"""
     url = url_of(pg.host, pg.port, "rc55_reader", "rc55", pg.dbname)
     with Role(pg, STAFF, "rc55_reader") as s1:
@@ -77,6 +79,14 @@ def test_a_reader_with_column_grants_gets_the_columns_it_may_read(tmp_path: Path
         first = Project(tmp_path / "first", url, {"staff": {}})
         (row,) = first.poll()["staff"]
         assert (row["id"], "tax_no" in row) == (1, False)
+        s1.execute("GRANT SELECT ON staff TO rc55_reader")
+        first.poll()
+        s1.execute("REVOKE SELECT ON staff FROM rc55_reader")
+        s1.execute("GRANT SELECT (id, created_at, updated_at, deleted_at) ON staff TO rc55_reader")
+        assert first.poll()["staff"] == []
+        assert "Rows are told apart by their content" in caplog.text
+        assert "restored" not in caplog.text
+        s1.execute("GRANT SELECT (name) ON staff TO rc55_reader")
         columns = ["id", "name", "created_at", "updated_at", "deleted_at"]
         second = Project(tmp_path / "second", url, {"staff": {"columns": columns}})
         (row,) = second.poll()["staff"]
@@ -115,7 +125,9 @@ def test_a_missing_right_is_named_with_its_grant(tmp_path: Path, pg: Database, w
         assert ("hr.staff" in said) == (what not in ("login", "connect"))
 
 
-def test_row_security_shows_a_reader_its_rows_only(tmp_path: Path, pg: Database) -> None:
+def test_row_security_shows_a_reader_its_rows_only_and_says_so(
+    tmp_path: Path, pg: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     s1 = pg.connect()
     s1.execute(
         "CREATE TABLE docs (id int PRIMARY KEY, owner text, updated_at timestamptz NOT NULL DEFAULT now());"
@@ -125,6 +137,7 @@ def test_row_security_shows_a_reader_its_rows_only(tmp_path: Path, pg: Database)
     )
     project = Project(tmp_path, pg.reader_url, {"docs": {}})
     assert sorted(r["id"] for r in project.poll()["docs"]) == [1, 3]
+    assert caplog.text.count('table "docs": row-level security is on for this role') == 1
     s1.execute("UPDATE docs SET owner = 'sidecar', updated_at = now() WHERE id = 2")
     assert [r["id"] for r in project.poll()["docs"]] == [2]
 

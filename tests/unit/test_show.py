@@ -202,3 +202,11 @@ def test_in_a_terminal_a_long_load_is_a_line_that_goes_away(monkeypatch: pytest.
         assert progress._display is None
     assert "loading orders" in terminal.getvalue()
     assert "2,000 rows" in terminal.getvalue()
+
+
+def test_a_row_is_one_line_whatever_is_taken_for_the_end_of_one() -> None:
+    texts = ["".join(chr(c) for c in (10, 13, 11, 12, 0x1C, 0x85, 0x2028, 0x2029)), "größe \U0001f600"]
+    printed = show.line({"texts": texts})
+    assert printed.splitlines() == [printed]
+    assert json.loads(printed)["texts"] == texts
+    assert "größe" in printed

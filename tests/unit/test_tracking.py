@@ -14,7 +14,8 @@ from sidecar.config import Defaults, TableSettings
 from sidecar.connector import SourceConnector, connect
 from sidecar.errors import SettingsError
 from sidecar.model import Column, Table, Tracked, Wishes
-from sidecar.tracking import _no_twins, matches, resolve, track
+from sidecar.settings.names import matches
+from sidecar.tracking import _no_twins, resolve, track
 from tests.conftest import SQLiteFile
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -158,6 +159,11 @@ def test_the_tables_own_settings_win_over_the_defaults() -> None:
         ("sales.orders", "public.*", False),
         ("sales.orders", "*", True),
         ("a[b]c", "a[b]c", True),
+        ('"a.b"', "public.*", True),
+        ('"a.b"', "a.*", False),
+        ('"a.b"', '"a.b"', True),
+        ('"a.b_tmp"', "*_tmp", True),
+        ('"x.y".orders', "public.*", False),
     ],
 )
 def test_patterns_are_for_names_as_sidecar_writes_them(name: str, pattern: str, expected: bool) -> None:
