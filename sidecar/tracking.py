@@ -6,14 +6,14 @@ All of it happens before a row is read or anything is written, because a databas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from sidecar import cursor
-from sidecar.config import Defaults, Settings, TableSettings
+from sidecar.config import Defaults, Settings, SourceSettings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.settings import mirrored
@@ -71,22 +71,6 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
         # What is wrong with the source is said of each table, and once is enough.
         raise SettingsError("\n".join(dict.fromkeys(problems)))
     return tracked
-
-
-def resolve_apart(
-    settings: Settings, connector: SourceConnector, known: Collection[str]
-) -> tuple[list[Tracked], dict[str, SettingsError]]:
-    """Return the tables that can be followed, and why each of the others cannot be. Errors as of `resolve`, unless
-    these are all *known*: they could be followed before, so it is not the settings that are wrong.
-    """
-    broken: dict[str, SettingsError] = {}
-    for key in settings.tables.keys() & set(known):
-        try:
-            track(connector.describe(key), settings.tables[key], settings.defaults, connector.typed)
-        except SettingsError as error:
-            broken[key] = error
-    rest = {key: own for key, own in settings.tables.items() if key not in broken}
-    return resolve(settings.model_copy(update={"tables": rest}), connector), broken
 
 
 def track(
@@ -334,11 +318,13 @@ def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
     for pattern in include or ():
         if not any(matches(name, pattern) for name in names):
             raise SettingsError(f'[source] include: no table matches "{pattern}"{did_you_mean(pattern, names)}')
-    return [
-        name
-        for name in names
-        if (include is None or any(matches(name, p) for p in include)) and not any(matches(name, p) for p in exclude)
-    ]
+    return [name for name in names if is_let_in(name, settings.source)]
+
+
+def is_let_in(name: str, source: SourceSettings) -> bool:
+    """Return whether `include` and `exclude` let the table *name* in, where one of them says something."""
+    asked = source.include is None or any(matches(name, p) for p in source.include)
+    return asked and not any(matches(name, p) for p in source.exclude)
 
 
 def matches(name: str, pattern: str) -> bool:
