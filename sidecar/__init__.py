@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from sidecar.lake.datasource import register
     from sidecar.lake.envelope import debezium, debezium_json
+    from sidecar.lake.spark import session
     from sidecar.model import Column, Horizon, Page, Pass, Table, Tracked, Wishes
     from sidecar.project import Sidecar
     from sidecar.project import open_project as open
@@ -58,6 +59,7 @@ _WHERE = {
     "debezium": "lake.envelope",
     "debezium_json": "lake.envelope",
     "register": "lake.datasource",
+    "session": "lake.spark",
 }
 
 __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
@@ -89,6 +91,7 @@ __all__ = [  # noqa: RUF022  `open` stands first: it is what everybody needs
     "debezium",
     "debezium_json",
     "register",
+    "session",
 ]
 
 
