@@ -255,6 +255,7 @@ def _page(
         progress = dataclasses.replace(progress, shape=rows.shape(data))
         mark = dataclasses.replace(mark, progress=progress)
     found, last = rows.from_page(page, data)
+    rows.refuse_placeholders(found)
     full = len(data) >= page.limit
     if full:
         reader.expect(dataclasses.replace(page, after=last))

@@ -114,8 +114,6 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
     if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
         # A placeholder is no deletion's time: the deleted pass does not meet such a row, whatever `deleted_when` says.
         deleted = np.where(_among(data.column(tracked.deleted_at), tracked.not_deleted), NONE, deleted)
-    gone = _gone(tracked, data, deleted)
-    _check_deletions(tracked, data, deleted, gone)
     version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
     rows = Rows(
         tracked,
@@ -123,7 +121,7 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
         stamps[tracked.updated_at],
         stamps[tracked.created_at] if tracked.created_at else None,
         deleted,
-        gone,
+        _gone(tracked, data, deleted),
         version,
     )
     return rows, last
@@ -249,10 +247,11 @@ def _among(column: pa.ChunkedArray, some: tuple[Scalar, ...]) -> Flags:
     return np.fromiter((v in some for v in values), bool, len(values))
 
 
-def _check_deletions(tracked: Tracked, data: pa.Table, deleted: Integers | None, gone: Flags) -> None:
+def refuse_placeholders(found: Rows) -> None:
     """Raise SettingsError for a `deleted_at` at which nothing can have been deleted: before there were such tables, or
     in a far future. It stands for "not deleted", and taken for a time it would delete every row.
     """
+    tracked, data, deleted, gone = found.tracked, found.data, found.deleted, found.gone
     if deleted is None or tracked.deleted_at is None:
         return
     kind_ = kind(data.column(tracked.deleted_at).type, f'table "{tracked.name}", column "{tracked.deleted_at}"')
