@@ -374,10 +374,27 @@ def _report(
     if name in tracked.key:
         can = f"{values_.advice(name, key=True)}, correct the rows, or choose another primary_key"
         raise SettingsError(f"{text}; a key cannot be NULL in their place. {can}.")
+    if name == tracked.deleted_at:
+        _refuse_placeholder(tracked, columns, rows)
     if name not in tracked.cursors and choice(tracked.wishes, name).infinity != "null":
         type_ = columns[name].type
         raise refuse(name, f"holds {len(rows)} {what}, which no {type_} can carry", rows[0], values_.advice(name))
     log.warning("%s; they are delivered as NULL (first key: %s)", text, _shown(tracked, columns, rows[0]))
+
+
+def _refuse_placeholder(tracked: Tracked, columns: dict[str, Values], rows: Sequence[int]) -> None:
+    """Raise SettingsError if one of *rows*, whose `deleted_at` is infinite or far away, counts as deleted by it."""
+    if tracked.deleted_when and tracked.not_deleted:
+        return  # it may be the condition that says so
+    gone = next((row for row in rows if columns[DELETED][row].as_py()), None)
+    if gone is not None:
+        raise SettingsError(
+            f'table "{tracked.name}": {tracked.name}.{tracked.deleted_at} holds a time that is infinite or outside the '
+            f"years 1 to 9999, a placeholder rather than the time of a deletion (first key: "
+            f"{_shown(tracked, columns, gone)}). If it means that the row is not deleted, say so: "
+            f'[tables."{tracked.name}"] not_deleted = ["infinity"] (or as the value is). If such rows are deleted: '
+            f'deleted_at = false and deleted_when = "{tracked.deleted_at} IS NOT NULL"'
+        )
 
 
 def _shown(tracked: Tracked, columns: dict[str, Values], row: int) -> str:

@@ -207,6 +207,7 @@ class SQLiteConnector(SourceConnector):
                 if len(rows) >= page.limit:
                     break
             keys.refuse_nulls(connection, page.tracked, rows)
+            keys.refuse_twins(connection, page.tracked, rows)
         self._bulk.learn(page, rows)
         return rows
 

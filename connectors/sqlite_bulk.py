@@ -133,6 +133,8 @@ class Bulk:
         """
         if tracked.deleted_when or tracked.table.kind == "view" or not tracked.key_is_unique:
             return False
+        if any(types.keeps_numbers(_declared(tracked, name)) for name in tracked.key):
+            return False  # a number and its text are looked for row by row
         with self._file.reading(tracked.name) as connection:
             generated = "SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden = 2"
             return connection.execute(generated, (tracked.name,)).fetchone() is None

@@ -141,6 +141,7 @@ def write(
     if chunk.era != mark.era:
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
+    rows.refuse_placeholders(found)
     own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=has_begun(mark))
     if mark.job.closed is not None and mark.job.since is None and own.version is not None:
         # Numbers tell no more which of these polls have read since the backfill began.

@@ -251,6 +251,7 @@ def _page(
     if not len(data):
         return _nothing(tracked, store, mark)
     found, last = rows.from_page(page, data)
+    rows.refuse_placeholders(found)
     full = len(data) >= page.limit
     if full:
         reader.expect(dataclasses.replace(page, after=last))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sidecar import config, tracking
+from sidecar import config, followed
 from sidecar.backfilling import backfills
 from sidecar.backfilling.backfills import BackfillStatus
 from sidecar.backfilling.requests import Request
@@ -85,11 +85,11 @@ class Sidecar:
     @cached_property
     def tracked(self) -> Mapping[str, Tracked]:
         """The followed tables by name, as the source describes them now."""
-        return self._outlined(tracking.resolve(self.settings, self.connector))
+        return self._outlined(followed.resolve(self.settings, self.connector))
 
     def track_apart(self) -> Mapping[str, SettingsError]:
         """Follow the tables that can be, where others cannot; return by name why these cannot."""
-        found, broken = tracking.resolve_apart(self.settings, self.connector)
+        found, broken = followed.resolve_apart(self.settings, self.connector, self.store.tables())
         self.__dict__["tracked"] = self._outlined(found)
         return broken
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar import followed
 from sidecar.backfilling import fanout
 from sidecar.backfilling.jobs import Jobs
 from sidecar.clock import SECOND
@@ -213,10 +214,9 @@ class Runner:
             self.sidecar.refresh()
             self._stale = False
         try:
-            found = list(self.sidecar.tracked.values())
+            if "tracked" not in self.sidecar.__dict__:
+                self._track_apart()
         except SidecarError as error:
-            if known is None and isinstance(error, SettingsError):
-                return self._those_that_can_be(error)
             if known is None and not isinstance(error, SourceUnavailable):
                 raise
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
@@ -226,21 +226,20 @@ class Runner:
             self.sidecar.__dict__["tracked"] = known or {}
             return list((known or {}).values())
         self._telling.goes_on(SOURCE)
-        return found
+        return list(self.sidecar.tracked.values())
 
-    def _those_that_can_be(self, error: SettingsError) -> list[Tracked]:
-        """Return the tables that can be followed although *error* is; the others fail, and hold up none of these."""
+    def _track_apart(self) -> None:
+        """Follow the tables that can be followed; the others fail, and hold up none of these."""
         broken = self.sidecar.track_apart()
-        if not self.sidecar.tracked:
+        if broken and not self.sidecar.tracked:
             self.sidecar.refresh()
-            raise error
+            raise followed.together(broken)
         known = self.sidecar.store.tables()
         for table, reason in broken.items():
             self._failed(table, reason)
             if table in known:
                 self.sidecar.store.note(table, str(reason))
-        self._stale = True
-        return list(self.sidecar.tracked.values())
+            self._stale = True
 
     # -- one table -----------------------------------------------------------------------------------------------------
 

@@ -1,26 +1,24 @@
-"""Settings held against the source: which tables are followed, and how, with every name and default resolved.
+"""Settings held against one of the source's tables: how it is followed, with every name and default resolved.
 
 All of it happens before a row is read or anything is written, because a database may take a misspelt name for a text.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from sidecar import cursor
-from sidecar.config import Defaults, Settings, TableSettings
+from sidecar.config import Defaults, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
-from sidecar.settings import mirrored
-from sidecar.settings.names import Names, collecting, matches, setting_apart
-from sidecar.settings.words import did_you_mean, listed, section
+from sidecar.settings.names import Names, collecting
+from sidecar.settings.words import listed, section
 
 if TYPE_CHECKING:
-    from sidecar.connector import SourceConnector
+    pass
 
 _AS_SAID = (
     *("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size"),
@@ -28,73 +26,6 @@ _AS_SAID = (
     *("auto_backfill", "backfill_version", "consistent"),
 )
 CASE_SENSITIVE = "spark.sql.caseSensitive"
-
-
-def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
-    """Return the tables to follow, in the file's order, then those that include/exclude add, by name.
-
-    One SettingsError names everything that stands in the way, one problem a line.
-    """
-    tracked, broken = resolve_apart(settings, connector)
-    if broken:
-        # What is wrong with the source is said of each table, and once is enough.
-        raise SettingsError("\n".join(dict.fromkeys(map(str, broken.values()))))
-    return tracked
-
-
-def resolve_apart(settings: Settings, connector: SourceConnector) -> tuple[list[Tracked], dict[str, SettingsError]]:
-    """Return the tables that can be followed, and by name why each of the others cannot be.
-
-    SettingsError if no table is asked for at all, or if only what concerns no single table is wrong.
-    """
-    broken: dict[str, SettingsError] = {}
-    found: dict[str, tuple[Table, TableSettings]] = {}
-    keys: dict[str, str] = {}
-    for key, own in settings.tables.items():
-        with setting_apart(broken, key):
-            table = connector.describe(key)
-            if table.name in found:
-                first = f"[{section('tables', keys[table.name])}]"
-                raise SettingsError(
-                    f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
-                )
-            found[table.name], keys[table.name] = (table, own), key
-    for name in _matched(settings, connector, broken):
-        with setting_apart(broken, name):
-            if name not in found:
-                found[name] = (connector.describe(name), TableSettings())
-    tracked: list[Tracked] = []
-    for table, own in found.values():
-        with setting_apart(broken, table.name):
-            tracked.append(_followed(table, own, settings, connector))
-    while orphans := _orphans(tracked, broken):
-        tracked = [t for t in tracked if t.name not in orphans]
-    if not broken and (problems := list(_unused(settings, [table for table, _ in found.values()]))):
-        raise SettingsError("\n".join(problems))
-    return tracked, broken
-
-
-def _followed(table: Table, own: TableSettings, settings: Settings, connector: SourceConnector) -> Tracked:
-    """Return how *table* is followed, and to which sinks it goes; SettingsError where it cannot be."""
-    known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
-    if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
-        _no_twins(known)
-    for name in known.sinks:
-        if settings.sinks[name].mode == "mirror":
-            mirrored.check(known, name, settings.sinks[name].kind)
-    return known
-
-
-def _orphans(tracked: Sequence[Tracked], broken: dict[str, SettingsError]) -> set[str]:
-    """Return those whose parents are not followed, or not enough of them; why goes to *broken*."""
-    found = set()
-    for known in tracked:
-        try:
-            _check_parents(known, tracked)
-        except SettingsError as error:
-            broken[known.name] = error
-            found.add(known.name)
-    return found
 
 
 def track(
@@ -273,20 +204,6 @@ def _no_nested(table: Table, key: Sequence[str]) -> None:
             )
 
 
-def _check_parents(child: Tracked, tables: Sequence[Tracked]) -> None:
-    """Raise SettingsError unless each parent is followed, and delivers the columns that are compared."""
-    for refresh in child.refresh_on:
-        where = f'table "{child.name}": refresh_on: table "{refresh.parent}"'
-        parent = next((t for t in tables if t.name == refresh.parent), None)
-        if parent is None:
-            hint = did_you_mean(refresh.parent, [t.name for t in tables])
-            raise SettingsError(f"{where} is not followed{hint}; add [{section('tables', refresh.parent)}]")
-        delivered = [c.name for c in parent.columns]
-        for _, theirs in refresh.on:
-            if theirs not in delivered:
-                raise SettingsError(f'{where} delivers no column "{theirs}"{did_you_mean(theirs, delivered)}')
-
-
 def _no_clash(table: Table, delivered: Iterable[Column], prefix: str) -> None:
     ours = {(prefix + name).casefold(): prefix + name for name in METADATA}
     for column in delivered:
@@ -316,7 +233,8 @@ def _structs(type_: Any) -> Iterator[Any]:
         yield from _structs(field.type)
 
 
-def _no_twins(tracked: Tracked) -> None:
+def no_twins(tracked: Tracked) -> None:
+    """Raise SettingsError if Spark would take two of the columns for one."""
     # Said before anything is read: a sink would find out only once the watermark has moved.
     nested = (twins(struct) for column in tracked.columns for struct in _structs(column.arrow))
     found = twins(tracked.columns) or next(filter(None, nested), None)
@@ -326,57 +244,6 @@ def _no_twins(tracked: Tracked) -> None:
             f'which writes the sinks, takes them for one; set "{CASE_SENSITIVE}" = true under [spark], or leave one '
             f"out ([{section('tables', tracked.name)}] columns = …)"
         )
-
-
-def _matched(settings: Settings, connector: SourceConnector, broken: dict[str, SettingsError]) -> list[str]:
-    """Return the source's tables that include and exclude let through; exclude alone means: all but these.
-
-    Patterns that match none go to *broken*.
-    """
-    include, exclude = settings.source.include, settings.source.exclude
-    if include is None and not exclude:
-        if not settings.tables:
-            raise SettingsError(
-                f"{settings.path}: no tables to follow: neither a [tables.NAME] section nor [source] include; "
-                "`sidecar init URL` looks at the database and writes both for it"
-            )
-        return []
-    names = sorted(connector.tables())
-    for pattern in include or ():
-        if not any(matches(name, pattern) for name in names):
-            hint = did_you_mean(pattern, names)
-            broken[pattern] = SettingsError(f'[source] include: no table matches "{pattern}"{hint}')
-    return [
-        name
-        for name in names
-        if (include is None or any(matches(name, p) for p in include)) and not any(matches(name, p) for p in exclude)
-    ]
-
-
-def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:
-    asked = own.sinks or settings.defaults.sinks
-    sinks = tuple(
-        name
-        for name, sink in settings.sinks.items()
-        if (asked is None or name in asked)
-        and (sink.tables is None or any(matches(tracked.name, pattern) for pattern in sink.tables))
-    )
-    return dataclasses.replace(tracked, sinks=sinks)
-
-
-def _unused(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
-    """Yield what was written for tables, but meets none: a misspelt name, most likely."""
-    names = [table.name for table in tables]
-    for sink, at in settings.sinks.items():
-        for pattern in at.tables or ():
-            if not any(matches(name, pattern) for name in names):
-                where = f"[{section('sinks', sink)}] tables"
-                yield f'{where}: "{pattern}" is none of the tables followed{did_you_mean(pattern, names)}'
-    for setting in ("created_at", "deleted_at"):
-        name = getattr(settings.defaults, setting)
-        if name and tables and not any(Names(table).get(name) for table in tables):
-            columns = sorted({c.name for table in tables for c in table.columns})
-            yield f'[defaults] {setting}: no table has a column "{name}"{did_you_mean(name, columns)}'
 
 
 def _can_be_cursor(table: Table, name: str) -> bool:

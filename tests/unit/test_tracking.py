@@ -13,9 +13,10 @@ from sidecar.clock import FakeClock
 from sidecar.config import Defaults, TableSettings
 from sidecar.connector import SourceConnector, connect
 from sidecar.errors import SettingsError
+from sidecar.followed import resolve
 from sidecar.model import Column, Table, Tracked, Wishes
 from sidecar.settings.names import matches
-from sidecar.tracking import _no_twins, resolve, track
+from sidecar.tracking import no_twins, track
 from tests.conftest import SQLiteFile
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -294,4 +295,4 @@ def test_a_nested_key_and_nested_names_that_spark_takes_for_one_are_refused() ->
     pair = pa.list_(pa.struct([("a", pa.int64()), ("A", pa.int64())]))
     followed = dataclasses.replace(tracked(table(column("p", pair), column("updated_at", INSTANT))), sinks=("lake",))
     with pytest.raises(SettingsError, match='columns "a" and "A" differ only in case'):
-        _no_twins(followed)
+        no_twins(followed)
