@@ -44,7 +44,6 @@ so many (50,000 orders: 90 ms against 167; 10,000: 29 against 27)."""
 _AHEAD_ROWS, _AHEAD_BYTES = 50_000, 64 << 20
 """What connectorx reads at once: enough to make up for its connection, and no more than is easily held."""
 
-
 _CHEAP_SECONDS = 2.0
 """A failure of connectorx that took longer, such as a login it tries for half a minute, is not risked again."""
 
@@ -296,12 +295,11 @@ def finish(statements: Statements, wires: Sequence[Wire], raw: pa.Table) -> pa.T
         found = tracked.table.column(name)
         readable = {w.name: columns.get(w.name, v) for w, v in zip(wires, raw.columns, strict=True)}
         type_, key = found.type if found else "", _shown(tracked, readable, row)
-        other = "leave the column out (columns = …)"
+        other = "choose another primary_key" if name in tracked.key else "leave the column out (columns = …)"
         if name in tracked.key:
-            other = "choose another primary_key"
             advice = advice.replace(values_.advice(name), values_.advice(name, key=True))
-        text = f'table "{tracked.name}": column "{name}" ({type_}) {what} (key: {key}).'
-        return SettingsError(f"{text} {advice}, correct the value, or {other}.")
+        where = f'table "{tracked.name}": column "{name}" ({type_})'
+        return SettingsError(f"{where} {what} (key: {key}). {advice}, correct the value, or {other}.")
 
     for values, wire in zip(raw.columns, wires, strict=True):
         try:
@@ -365,12 +363,28 @@ def _report(
     what = f"{'times' if is_time else 'values'} on this page that are {_ODD[is_time]}"
     text = f'table "{tracked.name}": column "{name}" holds {len(rows)} {what}'
     if name in tracked.key:
-        can = f"{values_.advice(name, key=True)}, correct the rows, or choose another primary_key"
-        raise SettingsError(f"{text}; a key cannot be NULL in their place. {can}.")
+        raise SettingsError(f"{text}. {values_.advice(name, key=True)}, correct them, or choose another primary_key.")
+    if name == tracked.deleted_at:
+        _refuse_placeholder(tracked, columns, rows)
     if name not in tracked.cursors and choice(tracked.wishes, name).infinity != "null":
         type_ = columns[name].type
         raise refuse(name, f"holds {len(rows)} {what}, which no {type_} can carry", rows[0], values_.advice(name))
     log.warning("%s; they are delivered as NULL (first key: %s)", text, _shown(tracked, columns, rows[0]))
+
+
+def _refuse_placeholder(tracked: Tracked, columns: dict[str, Values], rows: Sequence[int]) -> None:
+    """Raise SettingsError if one of *rows*, whose `deleted_at` is infinite or far away, counts as deleted by it."""
+    if tracked.deleted_when and tracked.not_deleted:
+        return  # it may be the condition that says so
+    gone = next((row for row in rows if columns[DELETED][row].as_py()), None)
+    if gone is not None:
+        raise SettingsError(
+            f'table "{tracked.name}": {tracked.name}.{tracked.deleted_at} holds a time that is infinite or outside the '
+            f"years 1 to 9999, a placeholder rather than the time of a deletion (first key: "
+            f"{_shown(tracked, columns, gone)}). If it means that the row is not deleted, say so: "
+            f'[tables."{tracked.name}"] not_deleted = ["infinity"] (or as the value is). If such rows are deleted: '
+            f'deleted_at = false and deleted_when = "{tracked.deleted_at} IS NOT NULL"'
+        )
 
 
 def _shown(tracked: Tracked, columns: dict[str, Values], row: int) -> str:

@@ -201,6 +201,7 @@ class SQLiteConnector(SourceConnector):
                 if len(rows) >= page.limit:
                     break
             keys.refuse_nulls(connection, tracked, rows)
+            keys.refuse_twins(connection, tracked, rows)
         table = arrow(tracked, rows)
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)

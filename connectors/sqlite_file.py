@@ -154,6 +154,11 @@ class File:
             raise SourceUnavailable(
                 f"{where}: changed while it was read ({said}); the next poll looks at it anew"
             ) from error
+        if said.startswith(("no such collation", "no such function")):
+            raise SettingsError(
+                f"{where}: {said}, which only the application that writes the file has. Choose a primary_key and an "
+                "updated_at that need none of it, or leave the table out"
+            ) from error
         if primary in _READ_ONLY or primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
             self.close()
             raise self._broken(primary, code, said) from error

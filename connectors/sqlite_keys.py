@@ -1,4 +1,6 @@
-"""NULLs in keys, which SQLite lets stand by an old mistake that it keeps: each is named with its row."""
+"""Keys that tell no rows apart: NULLs, which SQLite lets stand by an old mistake that it keeps, and numbers beside
+texts that are read as the same. Each is named with its row.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import contextlib
 import sqlite3
 from collections.abc import Sequence
 
+from connectors import sqlite_types as types
 from connectors.sqlite_query import column, names, scoped
 from sidecar.errors import SettingsError
 from sidecar.model import Page, Position, Scalar, Tracked
@@ -20,6 +23,31 @@ def refuse_nulls(connection: sqlite3.Connection, tracked: Tracked, rows: Sequenc
         for place in places:
             if row[place] is None:
                 raise _refusal(connection, tracked, wanted[place], [row[wanted.index(n)] for n in tracked.key])
+
+
+def refuse_twins(connection: sqlite3.Connection, tracked: Tracked, rows: Sequence[Sequence[object]]) -> None:
+    """Raise SettingsError if the key of one of *rows* is a text, and that of another row of the table its number.
+
+    SQLite tells 1 from '1' in a column that is not declared for either; read as text, both are "1".
+    """
+    wanted = names(tracked)
+    places = [wanted.index(name) for name in tracked.key]
+    open_ = [n for n, p in enumerate(places) if types.keeps_numbers(_declared(tracked, wanted[p]))]
+    same = " AND ".join(f"{column(tracked, n)} = ?" for n in tracked.key)
+    statement = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {same} LIMIT 1"
+    for row in rows if open_ else ():
+        for part in open_:
+            text = row[places[part]]
+            if not isinstance(text, str) or (number := types.number(text)) is text:
+                continue
+            key = [row[place] for place in places]
+            key[part] = number
+            if connection.execute(statement, key).fetchone() is not None:
+                raise SettingsError(
+                    f'table "{tracked.name}": key column "{tracked.key[part]}" holds both the number {text} and the '
+                    f"text '{text}', which are one key wherever a column has one type. Write one form, or choose "
+                    "another primary_key."
+                )
 
 
 def refuse_hidden_nulls(connection: sqlite3.Connection, page: Page, until: Position | None) -> None:
@@ -47,6 +75,11 @@ def refuse_hidden_nulls(connection: sqlite3.Connection, page: Page, until: Posit
 def _nullable(tracked: Tracked, name: str) -> bool:
     described = tracked.table.column(name)
     return described is None or described.nullable
+
+
+def _declared(tracked: Tracked, name: str) -> str:
+    described = tracked.table.column(name)
+    return "" if described is None else described.type
 
 
 def _refusal(connection: sqlite3.Connection, tracked: Tracked, name: str, values: Sequence[object]) -> SettingsError:

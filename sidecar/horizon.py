@@ -84,7 +84,9 @@ def _closed(seen: tuple[tuple[int, int], ...], horizon: Horizon, tracked: Tracke
     at = min(horizon.now, horizon.settled) - back
     standing = max((value for when, value in seen if when <= at), default=None)
     behind = cursor.span(back, tracked, kind)
-    bounds = [v for v in (standing, None if behind is None else seen[-1][1] - behind) if v is not None]
+    # Less lookback, the least of all values (`-infinity`) would be less than 64 bits hold.
+    lagging = None if behind is None or seen[-1][1] - behind <= cursor.NONE else seen[-1][1] - behind
+    bounds = [v for v in (standing, lagging) if v is not None]
     if not bounds:
         return None
     due = _due(horizon, tracked, kind)

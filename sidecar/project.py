@@ -34,6 +34,7 @@ from sidecar.polls.changes import change_schema
 from sidecar.polls.deliveries import NOTHING
 from sidecar.running import standing
 from sidecar.running.lock import StateLock
+from sidecar.settings import apart
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore, open_database
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
     from sidecar.running.results import PollResult
     from sidecar.running.standing import TableStatus
 
-_SLACK = 300 * SECOND
-"""The source's clock may be ahead of this one."""
+_SLACK = 300 * SECOND  # the source's clock may be ahead of this one
 
 
 class Sidecar:
@@ -87,8 +87,8 @@ class Sidecar:
         return self._outlined(tracking.resolve(self.settings, self.connector))
 
     def track_apart(self) -> Mapping[str, SettingsError]:
-        """Follow the tables that can be, where others cannot; return by name why these cannot."""
-        found, broken = tracking.resolve_apart(self.settings, self.connector)
+        """Follow the tables that can be; return why the others cannot."""
+        found, broken = apart.resolve_apart(self.settings, self.connector, self.store.tables())
         self.__dict__["tracked"] = self._outlined(found)
         return broken
 

@@ -99,10 +99,12 @@ class Runner:
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
         self._begin_round()
-        tracked = {t.name: t for t in self._tables()}
-        wanted = {*tracked, *self._errors} if names is None else set(names)
-        unknown = wanted - {*tracked, *self._errors}
-        if unknown and "source" not in self._errors:
+        tracked = {known.name: known for known in self._tables()}
+        wanted = tracked.keys() if names is None else set(names)
+        apart = {name: error for name, error in self._errors.items() if names is None or name in {*wanted, "source"}}
+        if "source" in apart:
+            raise apart["source"]
+        if unknown := wanted - tracked.keys() - apart.keys():
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         results = {name: PollResult(name) for name in tracked if name in wanted}
         self._fan_out.begin()
@@ -116,8 +118,7 @@ class Runner:
             result.join(self.catch_up(self.sidecar.tracked[name]))
             result.error = result.error or self._errors.get(name)
         self._end()
-        errors = [e for name, e in self._errors.items() if name in {*wanted, "source"} - tracked.keys()]
-        for error in (*errors, *(result.error for result in results.values())):
+        for error in (*apart.values(), *(result.error for result in results.values())):
             if error is not None:
                 raise error
         return results
@@ -209,10 +210,10 @@ class Runner:
             self.sidecar.refresh()
             self._stale = False
         try:
+            if "tracked" not in self.sidecar.__dict__:
+                self._track_apart()
             return list(self.sidecar.tracked.values())
         except SidecarError as error:
-            if known is None and isinstance(error, SettingsError):
-                return self._those_that_can_be(error)
             if known is None and not isinstance(error, SourceUnavailable):
                 raise
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
@@ -221,19 +222,12 @@ class Runner:
             self.sidecar.__dict__["tracked"] = known or {}
             return list((known or {}).values())
 
-    def _those_that_can_be(self, error: SettingsError) -> list[Tracked]:
-        """Return the tables that can be followed although *error* is; the others fail, and hold up none of these."""
-        broken = self.sidecar.track_apart()
-        if not self.sidecar.tracked:
-            self.sidecar.refresh()
-            raise error
-        known = self.sidecar.store.tables()
-        for table, reason in broken.items():
+    def _track_apart(self) -> None:
+        """Follow the tables that can be followed; the others fail, and hold none of them."""
+        for table, reason in self.sidecar.track_apart().items():
             self._failed(table, reason)
-            if table in known:
-                self.sidecar.store.note(table, str(reason))
-        self._stale = True
-        return list(self.sidecar.tracked.values())
+            self.sidecar.store.note(table, str(reason))
+            self._stale = True
 
     # -- one table -----------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sidecar import cursor
-from sidecar.config import Defaults, Settings, TableSettings
+from sidecar.config import Defaults, Settings, SourceSettings, TableSettings
 from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.settings import mirrored
-from sidecar.settings.names import Names, collecting, matches, setting_apart
+from sidecar.settings.names import Names, collecting, matches
 from sidecar.settings.words import did_you_mean, listed, section
 
 if TYPE_CHECKING:
@@ -35,23 +35,11 @@ def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
 
     One SettingsError names everything that stands in the way, one problem a line.
     """
-    tracked, broken = resolve_apart(settings, connector)
-    if broken:
-        # What is wrong with the source is said of each table, and once is enough.
-        raise SettingsError("\n".join(dict.fromkeys(map(str, broken.values()))))
-    return tracked
-
-
-def resolve_apart(settings: Settings, connector: SourceConnector) -> tuple[list[Tracked], dict[str, SettingsError]]:
-    """Return the tables that can be followed, and by name why each of the others cannot be.
-
-    SettingsError if no table is asked for at all, or if only what concerns no single table is wrong.
-    """
-    broken: dict[str, SettingsError] = {}
+    problems: list[str] = []
     found: dict[str, tuple[Table, TableSettings]] = {}
     keys: dict[str, str] = {}
     for key, own in settings.tables.items():
-        with setting_apart(broken, key):
+        with collecting(problems):
             table = connector.describe(key)
             if table.name in found:
                 first = f"[{section('tables', keys[table.name])}]"
@@ -59,42 +47,29 @@ def resolve_apart(settings: Settings, connector: SourceConnector) -> tuple[list[
                     f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
                 )
             found[table.name], keys[table.name] = (table, own), key
-    for name in _matched(settings, connector, broken):
-        with setting_apart(broken, name):
+    with collecting(problems):
+        for name in _matched(settings, connector):
             if name not in found:
                 found[name] = (connector.describe(name), TableSettings())
     tracked: list[Tracked] = []
     for table, own in found.values():
-        with setting_apart(broken, table.name):
-            tracked.append(_followed(table, own, settings, connector))
-    while orphans := _orphans(tracked, broken):
-        tracked = [t for t in tracked if t.name not in orphans]
-    if not broken and (problems := list(_unused(settings, [table for table, _ in found.values()]))):
-        raise SettingsError("\n".join(problems))
-    return tracked, broken
-
-
-def _followed(table: Table, own: TableSettings, settings: Settings, connector: SourceConnector) -> Tracked:
-    """Return how *table* is followed, and to which sinks it goes; SettingsError where it cannot be."""
-    known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
-    if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
-        _no_twins(known)
-    for name in known.sinks:
-        if settings.sinks[name].mode == "mirror":
-            mirrored.check(known, name, settings.sinks[name].kind)
-    return known
-
-
-def _orphans(tracked: Sequence[Tracked], broken: dict[str, SettingsError]) -> set[str]:
-    """Return those whose parents are not followed, or not enough of them; why goes to *broken*."""
-    found = set()
+        with collecting(problems):
+            known = _with_sinks(track(table, own, settings.defaults, connector.typed), own, settings)
+            if known.sinks and settings.spark.conf.get(CASE_SENSITIVE) != "true":
+                _no_twins(known)
+            for name in known.sinks:
+                if settings.sinks[name].mode == "mirror":
+                    mirrored.check(known, name, settings.sinks[name].kind)
+            tracked.append(known)
     for known in tracked:
-        try:
+        with collecting(problems):
             _check_parents(known, tracked)
-        except SettingsError as error:
-            broken[known.name] = error
-            found.add(known.name)
-    return found
+    if not problems:
+        problems += _unused(settings, [table for table, _ in found.values()])
+    if problems:
+        # What is wrong with the source is said of each table, and once is enough.
+        raise SettingsError("\n".join(dict.fromkeys(problems)))
+    return tracked
 
 
 def track(
@@ -328,11 +303,8 @@ def _no_twins(tracked: Tracked) -> None:
         )
 
 
-def _matched(settings: Settings, connector: SourceConnector, broken: dict[str, SettingsError]) -> list[str]:
-    """Return the source's tables that include and exclude let through; exclude alone means: all but these.
-
-    Patterns that match none go to *broken*.
-    """
+def _matched(settings: Settings, connector: SourceConnector) -> list[str]:
+    """Return the source's tables that include and exclude let through; exclude alone means: all but these."""
     include, exclude = settings.source.include, settings.source.exclude
     if include is None and not exclude:
         if not settings.tables:
@@ -344,13 +316,14 @@ def _matched(settings: Settings, connector: SourceConnector, broken: dict[str, S
     names = sorted(connector.tables())
     for pattern in include or ():
         if not any(matches(name, pattern) for name in names):
-            hint = did_you_mean(pattern, names)
-            broken[pattern] = SettingsError(f'[source] include: no table matches "{pattern}"{hint}')
-    return [
-        name
-        for name in names
-        if (include is None or any(matches(name, p) for p in include)) and not any(matches(name, p) for p in exclude)
-    ]
+            raise SettingsError(f'[source] include: no table matches "{pattern}"{did_you_mean(pattern, names)}')
+    return [name for name in names if is_let_in(name, settings.source)]
+
+
+def is_let_in(name: str, source: SourceSettings) -> bool:
+    """Return whether `include` and `exclude` let the table *name* in, where one of them says something."""
+    asked = source.include is None or any(matches(name, p) for p in source.include)
+    return asked and not any(matches(name, p) for p in source.exclude)
 
 
 def _with_sinks(tracked: Tracked, own: TableSettings, settings: Settings) -> Tracked:

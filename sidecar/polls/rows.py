@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sidecar import classify, codec
-from sidecar.cursor import NONE, Flags, Integers, comparable
+from sidecar.clock import SECOND
+from sidecar.cursor import DAY, NONE, Flags, Integers, comparable, kind, show
 from sidecar.errors import SettingsError
 from sidecar.model import (
     BAD,
@@ -34,8 +35,11 @@ from sidecar.model import (
 from sidecar.polls import deliveries
 from sidecar.polls.deliveries import CONTENT, CREATED, MORE, UPDATED, Keys, Records
 from sidecar.polls.fingerprint import digests
+from sidecar.settings.words import section
 
 _INTEGER = int.from_bytes(b"integer ", "little")
+_BELIEVABLE = (DAY, 7_258_118_400 * SECOND)
+"""1970-01-02, a day above zero for the sake of zones, and 2200: nothing is deleted at the ends of a calendar."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
     if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
         # A placeholder is no deletion's time: the deleted pass does not meet such a row, whatever `deleted_when` says.
         deleted = np.where(_among(data.column(tracked.deleted_at), tracked.not_deleted), NONE, deleted)
+    gone = _gone(tracked, data, deleted)
+    _check_deletions(tracked, data, deleted, gone)
     version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
     rows = Rows(
         tracked,
@@ -117,7 +123,7 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
         stamps[tracked.updated_at],
         stamps[tracked.created_at] if tracked.created_at else None,
         deleted,
-        _gone(tracked, data, deleted),
+        gone,
         version,
     )
     return rows, last
@@ -241,6 +247,32 @@ def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
 def _among(column: pa.ChunkedArray, some: tuple[Scalar, ...]) -> Flags:
     values = codec.plain(column)
     return np.fromiter((v in some for v in values), bool, len(values))
+
+
+def _check_deletions(tracked: Tracked, data: pa.Table, deleted: Integers | None, gone: Flags) -> None:
+    """Raise SettingsError for a `deleted_at` at which nothing can have been deleted: before there were such tables, or
+    in a far future. It stands for "not deleted", and taken for a time it would delete every row.
+    """
+    if deleted is None or tracked.deleted_at is None:
+        return
+    kind_ = kind(data.column(tracked.deleted_at).type, f'table "{tracked.name}", column "{tracked.deleted_at}"')
+    first, last = (0, INFINITY) if kind_ in ("number", "real") else _BELIEVABLE
+    odd = np.flatnonzero(gone & (deleted != NONE) & ((deleted <= first) | (deleted >= last)))
+    if not len(odd):
+        return
+    row = int(odd[0])
+    value = codec.plain(data.column(tracked.deleted_at).slice(row, 1))[0]
+    if kind_ in ("instant", "reading"):
+        value = show(int(deleted[row]), kind_).replace("T", " ")
+    shown = f'"{value}"' if isinstance(value, str) else repr(value)
+    key = ", ".join(f"{n}={codec.plain(data.column(n).slice(row, 1))[0]!r}" for n in tracked.key)
+    name, table = tracked.deleted_at, tracked.name
+    raise SettingsError(
+        f'table "{table}": {table}.{name} holds {shown}, a placeholder rather than the time of a deletion (first key: '
+        f"{key}). If it means that the row is not deleted, say so: [{section('tables', table)}] "
+        f"not_deleted = [{shown}]. If such rows are deleted: deleted_at = false and "
+        f'deleted_when = "{name} IS NOT NULL"'
+    )
 
 
 def _check_keys(tracked: Tracked, data: pa.Table) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from sidecar import cursor
@@ -28,15 +26,6 @@ class collecting:  # noqa: N801  reads as what it does
             self.problems.append(str(error))
             return True
         return False
-
-
-@contextlib.contextmanager
-def setting_apart(broken: dict[str, SettingsError], name: str) -> Iterator[None]:
-    """Run a block; what is wrong there is what is wrong with *name*."""
-    try:
-        yield
-    except SettingsError as error:
-        broken[name] = error
 
 
 class Names:

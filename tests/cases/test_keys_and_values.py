@@ -206,3 +206,38 @@ def test_a_key_that_is_not_unique_or_null_is_named(tmp_path: Path, sqlite_db: SQ
     s1.execute("INSERT INTO k VALUES (NULL, 3, '2024-05-02')")
     with pytest.raises(SettingsError, match='"a" holds a NULL'):
         project.poll()
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 100])
+def test_a_number_and_its_text_are_never_taken_for_one_key(
+    tmp_path: Path, sqlite_db: SQLiteFile, page_size: int
+) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(
+        "CREATE TABLE mixed (id PRIMARY KEY NOT NULL, n INTEGER, updated_at TEXT DEFAULT '2024-05-01 10:00:00');"
+        "INSERT INTO mixed (id, n) VALUES (1, 0), (2, 1), ('01', 2), ('1', 3), (1.5, 4), ('a', 5)"
+    )
+    project = Project(tmp_path, sqlite_db.url, {"mixed": {"page_size": page_size, "chunk_size": page_size}})
+    with pytest.raises(SettingsError, match="\"id\" holds both the number 1 and the text '1'"):
+        project.poll()
+    s1.execute("UPDATE mixed SET id = 'one' WHERE id = '1'")
+    project.poll()
+    assert sorted(row["n"] for row in project.merged("mixed", "id").values()) == [0, 1, 2, 3, 4, 5]
+    assert project.poll()["mixed"] == []
+
+
+def test_a_collation_that_only_the_application_has_is_named_where_rows_are_ordered_by_it(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    s1 = sqlite_db.connection
+    s1.create_collation("LOCALIZED", lambda a, b: (a.lower() > b.lower()) - (a.lower() < b.lower()))
+    s1.executescript(
+        "CREATE TABLE names (id TEXT COLLATE LOCALIZED PRIMARY KEY NOT NULL, updated_at TEXT NOT NULL);"
+        "CREATE TABLE songs (id INTEGER PRIMARY KEY, title TEXT COLLATE LOCALIZED, updated_at TEXT NOT NULL);"
+        "CREATE INDEX titles ON songs (title); INSERT INTO songs VALUES (1, 'b', '2024-05-01 10:00:00');"
+        "INSERT INTO names VALUES ('a', '2024-05-01 10:00:00')"
+    )
+    project = Project(tmp_path, sqlite_db.url, {"names": {}, "songs": {}})
+    with pytest.raises(SettingsError, match=r'table "names": no such collation sequence: LOCALIZED.*primary_key'):
+        project.poll()
+    assert [row["title"] for row in project.rows("songs")] == ["b"]

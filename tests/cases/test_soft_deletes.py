@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_soft_deletes_that_leave_updated_at_alone_are_seen_in_postgres(
     assert kinds(project.poll()["posts"], "id") == [("delete", 1), ("delete", 2), ("delete", 3)]
     s1.execute("UPDATE posts SET deleted_at = '2024-05-01 11:00+00' WHERE id = 4")
     s1.execute("UPDATE posts SET deleted_at = NULL, updated_at = '2024-05-01 12:00+00' WHERE id = 1")
-    s1.execute("UPDATE posts SET deleted_at = 'infinity' WHERE id = 39")
+    s1.execute("UPDATE posts SET deleted_at = '2024-05-01 11:30+00' WHERE id = 39")
     assert kinds(project.poll()["posts"], "id") == [("delete", 4), ("delete", 39), ("update_postimage", 1)]
     assert project.poll()["posts"] == []
     assert sorted(project.merged("posts", "id")) == [1, *range(5, 39), 40]
@@ -145,3 +146,46 @@ def test_a_flag_says_which_rows_are_deleted(tmp_path: Path, pg: Database) -> Non
     s1.execute("UPDATE u SET status = 'gone', updated_at = now() WHERE id = 1")
     s1.execute("UPDATE u SET status = 'live', updated_at = now() WHERE id = 2")
     assert kinds(project.poll()["u"], "id") == [("delete", 1), ("update_postimage", 2)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentinel"),
+    [
+        ("timestamptz", "infinity"),
+        ("timestamp", "-infinity"),
+        ("timestamptz", "9999-12-31 23:59:59+00"),
+        ("date", "1970-01-01"),
+        ("bigint", 0),
+    ],
+)
+def test_a_placeholder_that_nobody_named_is_refused_in_postgres(
+    tmp_path: Path, pg: Database, declared: str, sentinel: str | int
+) -> None:
+    s1 = pg.connect()
+    s1.execute(f"CREATE TABLE u (id int PRIMARY KEY, updated_at timestamptz NOT NULL, deleted_at {declared} NOT NULL)")
+    s1.execute("INSERT INTO u VALUES (7, '2024-05-01 10:00+00', %s)", (sentinel,))
+    project = Project(tmp_path, pg.reader_url, {"u": {}})
+    with pytest.raises(SettingsError, match=r"u\.deleted_at holds .*placeholder.*key: id=.*7.*not_deleted"):
+        project.poll()
+    assert project.rows("u") == []
+    project.tables = {"u": {"not_deleted": [sentinel]}}
+    project.write()
+    assert kinds(project.poll()["u"], "id") == [("insert", 7)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentinel"), [("TEXT", "9999-12-31 23:59:59"), ("DATETIME", "1970-01-01T00:00:00Z"), ("INTEGER", -1)]
+)
+def test_a_placeholder_that_nobody_named_is_refused_in_sqlite(
+    tmp_path: Path, sqlite_db: SQLiteFile, declared: str, sentinel: str | int
+) -> None:
+    s1 = sqlite_db.connection
+    s1.execute(f"CREATE TABLE u (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL, deleted_at {declared} NOT NULL)")
+    s1.execute("INSERT INTO u VALUES (7, '2024-05-01 10:00:00', ?)", (sentinel,))
+    project = Project(tmp_path, sqlite_db.url, {"u": {}})
+    with pytest.raises(SettingsError) as raised:
+        project.poll()
+    assert f"not_deleted = [{json.dumps(sentinel)}]" in str(raised.value)
+    project.tables = {"u": {"not_deleted": [sentinel]}}
+    project.write()
+    assert kinds(project.poll()["u"], "id") == [("insert", 7)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar import horizon
 from sidecar.clock import SECOND
-from sidecar.model import Column, Horizon, Pass, PassMark, Table, Tracked, Unit
+from sidecar.model import INFINITY, Column, Horizon, Pass, PassMark, Table, Tracked, Unit
 
 NOW = 1_714_557_600 * SECOND
 BACK = 60 * SECOND
@@ -156,3 +156,10 @@ def test_a_long_history_is_thinned_and_still_closes_in_time(polls: int) -> None:
     rest = NOW + (polls - 1) * SECOND
     mark = horizon.close(mark, None, at(rest + BACK + horizon.TICK), tracked(), UPDATED)
     assert mark.closed == rest
+
+
+@pytest.mark.parametrize("least", [-INFINITY, -INFINITY + SECOND])
+def test_the_least_of_all_values_closes_once_it_has_stood_and_nothing_below_it(least: int) -> None:
+    first = horizon.close(PassMark(), least, at(NOW), tracked(), UPDATED)
+    assert first.closed is None
+    assert horizon.close(first, None, at(NOW + BACK), tracked(), UPDATED).closed == least
