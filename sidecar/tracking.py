@@ -6,7 +6,7 @@ All of it happens before a row is read or anything is written, because a databas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +16,6 @@ from sidecar.errors import SettingsError
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.settings.names import Names, collecting
 from sidecar.settings.words import listed, section
-
-if TYPE_CHECKING:
-    pass
 
 _AS_SAID = (
     *("deleted_when", "not_deleted", "timezone", "lookback", "max_hold", "page_size"),
