@@ -26,11 +26,11 @@ server.set_forkserver_preload(
 def run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path) -> int | None:
     """Run `sidecar` with *arguments* in *folder*, its output to two files; return its exit code.
 
-    Two minutes are enough for any of them: one that is still under way then is killed, and None returned.
+    One that is still under way after three minutes is killed, and None returned.
     """
     process = server.Process(target=_command, args=(arguments, folder, dict(environment), out, err))
     process.start()
-    process.join(120)
+    process.join(180)
     code = process.exitcode
     if code is None:
         process.kill()
