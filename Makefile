@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 JAVA_IS_FINE = for java in "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" java; do \
 	[ -n "$$java" ] && "$$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' && exit 0; done; exit 1
 
+# The tests start Python hundreds of times: each start would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format types types-matrix bench bench-loss clean
 

@@ -7,13 +7,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import sidecar
 from sidecar.clock import Clock, SystemClock
 from sidecar.running.results import PollResult
+from tests import forks
 
 Row: TypeAlias = dict[str, Any]
 
@@ -61,37 +64,43 @@ class Project:
         """Return *table*'s log folded by *key*, deleted rows left out."""
         return fold(self.rows(table), *key)
 
-    def cli(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> Run:
-        """Run the command line in a process of its own."""
-        return Run(self.start(*arguments, env=env, **options))
+    def cli(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
+        """Run the command line in a process of its own, to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            code = forks.run([*arguments, "-c", str(self.path)], self.folder, self._environment(env), out, err)
+            run = Run(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
+        assert code is not None, f"it is still under way after minutes, and says: {run.text}"
+        return run
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-        """Start the command line in a process of its own."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start the command line from nothing, in a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-c", CLI, *arguments, "-c", str(self.path)],
             cwd=self.folder,
-            env=environment,
+            env=self._environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,
         )
 
+    def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
 
+
+@dataclass(frozen=True)
 class Run:
-    """A command line that has ended."""
+    """A command line that has ended, and what it has said."""
 
-    def __init__(self, process: subprocess.Popen[str], timeout: float = 120) -> None:
-        try:
-            self.out, self.err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise
-        self.code = process.returncode
-        self.text = self.out + self.err
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """All that it has said."""
+        return self.out + self.err
 
 
 def _entries(section: Mapping[str, Any]) -> str:

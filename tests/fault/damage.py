@@ -13,7 +13,8 @@ from pathlib import Path
 from sidecar.cli import execute
 from sidecar.log import consumers
 from sidecar.project import Sidecar, open_project
-from tests.fault.harness import Outcome, Project, SQLiteSource, Writer, _server, holds
+from tests import forks
+from tests.fault.harness import Outcome, Project, SQLiteSource, Writer, holds
 
 POSITION = 3
 HURTS: dict[str, Callable[[Path, random.Random], None]] = {}
@@ -147,7 +148,7 @@ def trials(folder: Path, how: str, seeds: list[int], *, flushed: bool) -> list[s
     """Run trials in a process of their own; return what went wrong, a text a trial."""
     report = folder / "report"
     report.write_text("")
-    process = _server.Process(target=_trials, args=(folder, how, seeds, flushed, report))
+    process = forks.server.Process(target=_trials, args=(folder, how, seeds, flushed, report))
     process.start()
     process.join(20 + 6 * len(seeds))
     lines = report.read_text().splitlines()

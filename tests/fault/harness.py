@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -31,19 +30,13 @@ from sidecar.clock import SystemClock, instant
 from sidecar.connector import SourceConnector
 from sidecar.log import storage
 from sidecar.model import Page
+from tests import forks
 
 KILLED = -signal.SIGKILL
 PATIENCE = 120
 """Seconds after which a process hangs, on a machine that does other things as well."""
 
 clock = SystemClock()
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(
-    [
-        *("tests.fault.harness", "sidecar.cli", "sidecar.terminal.console", "sidecar.runner", "sidecar.project"),
-        *("connectors.sqlite", "connectors.postgres", "sqlite_utils", "connectorx", "rocksdict", "numpy.ma"),
-    ]
-)
 
 TABLE = (
     "CREATE TABLE {name} (id {integer} PRIMARY KEY, v {integer} NOT NULL, created_at {time}, updated_at {time}, "
@@ -257,7 +250,7 @@ class Project:
     def running(self, *arguments: str, crash: str | None = None, limit: int | None = None) -> Iterator[Running]:
         """Give a process that runs `sidecar` with *arguments*; it is gone afterwards."""
         with tempfile.NamedTemporaryFile(prefix="said-", dir=self.folder) as said:
-            process = _server.Process(
+            process = forks.server.Process(
                 target=_child, args=([*arguments, "-c", str(self.settings)], said.name, str(self.reads), crash, limit)
             )
             process.start()
@@ -345,15 +338,11 @@ def _child(arguments: list[str], said: str, reads: str, crash: str | None, limit
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  lives as long as the process
     from connectors.postgres import PostgresConnector
     from connectors.sqlite import SQLiteConnector
-    from sidecar import faults
 
     for connector in (SQLiteConnector, PostgresConnector):
         _noting(connector, reads)
     if crash is not None:
-        # What SIDECAR_CRASH_AT does, for a process in which the module was imported before it began.
-        name, _, count = crash.partition(":")
-        assert name in faults.POINTS
-        faults._left[name] = int(count or 1)
+        forks.crash_at(crash)
     if limit is not None:
         import resource
 

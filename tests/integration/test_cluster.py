@@ -32,13 +32,17 @@ pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 RUN = ("-c", "from sidecar.cli import main; main()", "run", "--once")
-ROWS = 2_000
+ROWS = 3_000
 QUICK = f'[spark]\n"spark.executor.extraJavaOptions" = {json.dumps(os.environ[class_data.JAVA_OPTIONS])}\n'
+
+
+DYING = {"SIDECAR_CRASH_AT": "chunk-read:10"}
+"""Each Python that reads for an executor dies in the middle of a turn, a chunk lying there; another begins it anew."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The URL of a standalone cluster on this machine: a master, and two workers of one core."""
+    """The URL of a standalone cluster on this machine: a master, and two workers of one core, whose Pythons die."""
     import pyspark
 
     with socket.socket() as free:
@@ -46,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
     program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    found = environment() | {"SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_DAEMON_MEMORY": "256m"}
+    found = environment() | DYING | {"SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_DAEMON_MEMORY": "256m"}
     # Small: three daemons that hardly do anything.
     found |= {"SPARK_DAEMON_JAVA_OPTS": f"{os.environ[class_data.JAVA_OPTIONS]} -XX:+UseSerialGC"}
     deploy = "org.apache.spark.deploy"
@@ -114,7 +118,9 @@ def held(path: Path) -> list[int]:
     return sorted(pq.read_table(path.parent / "lake" / "t").column("id").to_pylist())
 
 
-def test_a_run_on_a_standalone_cluster_is_a_run_with_its_url(pg: Database, cluster: str, tmp_path: Path) -> None:
+def test_a_run_on_a_standalone_cluster_is_a_run_with_its_url_whoever_dies_there(
+    pg: Database, cluster: str, tmp_path: Path
+) -> None:
     fill(pg)
     path = project(tmp_path, pg.reader_url, f'[backfill]\nengine = "spark"\n{QUICK}')
     done = run(path, "--master", cluster)
@@ -126,6 +132,9 @@ def test_a_run_on_a_standalone_cluster_is_a_run_with_its_url(pg: Database, clust
     with sidecar.open(path, read_only=True) as sc:
         logged = [int(str(row["id"])) for row in sc.log("t").rows()]
     assert sorted(logged) == [*range(1, ROWS + 1)]
+    assert list((tmp_path / "state" / "log" / "t").glob("_staging/**/*")) == []
+    executors_said = "".join(path.read_text() for path in (tmp_path / "work").glob("app-*/*/stderr"))
+    assert "Python worker exited unexpectedly (crashed)" in executors_said
     assert "sidecar" in (tmp_path / "daemons.txt").read_text(), "an application's name, at the master"
 
 
