@@ -118,6 +118,7 @@ def dump_watermark(mark: Watermark) -> str:
     )
 
 
+# A poll asks for its watermark several times, and for the one that the poll before it has left.
 @functools.lru_cache(maxsize=64)
 def load_watermark(text: str | bytes) -> Watermark:
     """Return the watermark that `dump_watermark` wrote; ValueError for a format this version does not know."""
