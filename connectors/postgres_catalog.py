@@ -253,6 +253,12 @@ def size(session: Session, table: Table) -> int:
     return int(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
 
 
+def filters(session: Session, table: Table) -> bool:
+    """Return whether policies decide which of *table*'s rows the role sees."""
+    sql = "SELECT pg_catalog.row_security_active(%s::oid)"
+    return bool(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
+
+
 def own_setting(session: Session, name: str) -> bool:
     """Return whether the role has been given a value of its own for the setting *name*."""
     sql = (

@@ -20,7 +20,7 @@ from psycopg import conninfo, pq
 from connectors import postgres_literals as literals
 from connectors.postgres_connecting import Attempt, hint, reason
 from connectors.postgres_errors import LOGIN, translated
-from connectors.postgres_view import Connection, Own, Server, View, server, session_of, take
+from connectors.postgres_view import PLAIN, Connection, Own, Server, View, server, session_of, take
 from sidecar.clock import Clock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
@@ -166,7 +166,7 @@ class Session:
             with contextlib.suppress(psycopg.Error), psycopg.connect(**self._parameters, autocommit=True) as other:  # type: ignore[arg-type]
                 other.execute(
                     "SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_stat_activity"
-                    " WHERE usename = current_user AND application_name = %s",
+                    " WHERE usename = session_user AND application_name = %s",
                     (self.borrower,),
                 )
 
@@ -236,7 +236,10 @@ class Session:
         try:
             self._name = session_of(connection)
             pins = _pins(self._source, version, _MONETARY, is_local=False)
-            pinned = connection.execute(f"SELECT {_MONETARY}" if self._name is None else pins).fetchone()
+            told = f"SELECT {_MONETARY}" if self._name is None else pins
+            cursor = connection.execute(f"{PLAIN}; {told}; COMMIT")
+            cursor.nextset()
+            pinned = cursor.fetchone()
             assert pinned is not None
             self._monetary = pinned[0]
             reached = server(connection)
@@ -310,6 +313,7 @@ def _pins(source: Source, version: int, monetary: str, *, is_local: bool) -> str
         "idle_in_transaction_session_timeout": "0",
         **({"idle_session_timeout": "0"} if version >= 140000 else {}),
         **({"transaction_timeout": "0"} if version >= 170000 else {}),
+        "default_transaction_isolation": "read committed",
         "default_transaction_read_only": "on",
     }
     settings = {"lc_monetary": monetary, **{k: f"'{v}'" for k, v in pins.items()}}

@@ -14,6 +14,9 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+PLAIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+"""For what is asked before the session is pinned: under a default of SERIALIZABLE a standby answers nothing at all."""
+
 # statement_timestamp() is when the server received the statement, so just before it took the snapshot: a transaction
 # that this snapshot does not know can only have begun later. On a standby these are the primary's transactions.
 #
@@ -156,7 +159,9 @@ def session_of(connection: Connection) -> str | None:
     """Return what names *connection*'s session among all of its server; None behind a pooler, which gives a process id
     of its own, and whose sessions serve others as well.
     """
-    row = connection.execute(_SESSION).fetchone()
+    cursor = connection.execute(f"{PLAIN}; {_SESSION}; COMMIT")
+    cursor.nextset()
+    row = cursor.fetchone()
     return row[1] if row is not None and row[0] == connection.info.backend_pid else None
 
 

@@ -56,12 +56,12 @@ def standby_of(database: Database) -> Iterator[str]:
 
 def caught_up(primary: psycopg.Connection[tuple[Any, ...]], standby: str) -> None:
     """Wait until *standby* shows what *primary* has committed."""
-    clock = SystemClock()
+    clock, plain = SystemClock(), r"-c default_transaction_isolation=read\ committed"
     row = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
     assert row is not None
     for _ in range(400):
         try:
-            with psycopg.connect(standby, autocommit=True) as connection:
+            with psycopg.connect(standby, autocommit=True, options=plain) as connection:
                 if connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", row).fetchone() == (True,):
                     return
         except psycopg.OperationalError:

@@ -138,3 +138,14 @@ def test_clocks_apart_are_told_with_the_figure(pg: Database, admin: Connection) 
     message = about(connector.check(tracked(connector, "t")), "clock").message
     assert "ahead of" in message
     connector.close()
+
+
+def test_policies_that_decide_which_rows_are_seen_are_pointed_out(
+    admin: Connection, connector: PostgresConnector
+) -> None:
+    make(admin, f"CREATE TABLE seen (id int PRIMARY KEY, {STAMPS})", "INSERT INTO seen VALUES (1, now(), now())")
+    assert connector.check(tracked(connector, "seen")) == []
+    make(admin, "ALTER TABLE seen ENABLE ROW LEVEL SECURITY", "CREATE POLICY first ON seen FOR SELECT USING (id = 1)")
+    (found,) = connector.check(tracked(connector, "seen"))
+    assert (found.level, found.where) == ("warning", "seen")
+    assert "row security decides which rows the role sees" in found.message

@@ -74,6 +74,12 @@ def test_a_standby_shows_the_primary_s_transactions(pg: Database, standby: str) 
     assert all("clock" not in f.message for f in there.check(followed))
     there.close()
     here.close()
+    # By this alone a session can ask a standby nothing, but for what it says first.
+    primary.execute(f"ALTER ROLE \"{pg.reader}\" SET default_transaction_isolation = 'serializable'".encode())
+    caught_up(primary, standby)
+    strict = PostgresConnector(Source(standby))
+    assert strict.read(page).column("id").to_pylist() == [1, 2, 3, 4]
+    strict.close()
 
 
 def test_a_failover_to_a_standby_that_lacked_rows_loses_and_repeats_nothing(
