@@ -333,8 +333,8 @@ def key_of(tracked: Tracked, data: pa.Table, row: int) -> str:
 
 
 def _unlike(values: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray | None:
-    """Return which values do not match, NULLs apart; None if all do."""
-    odd = pc.invert(pc.fill_null(pc.match_substring_regex(values, pattern), True))
+    """Return which values do not match, NULL where they are; None if all do."""
+    odd = pc.invert(pc.match_substring_regex(values, pattern))
     return odd if pc.any(odd).as_py() else None
 
 
