@@ -177,7 +177,8 @@ class PostgresConnector(SourceConnector):
         return catalog.outline(self._session, table)
 
     def identity(self) -> str | None:
-        return self._session.connection.info.dbname
+        # As the server calls it: a pooler may have another name for it.
+        return str(self._session.rows("SELECT pg_catalog.current_database()")[0][0])
 
     def stands(self, identity: str) -> bool:
         return bool(self._session.rows("SELECT FROM pg_catalog.pg_database WHERE datname = %s", (identity,)))
