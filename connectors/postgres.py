@@ -55,6 +55,7 @@ class PostgresConnector(SourceConnector):
         self._reader = Reader(self._session)
         self._aside = Session(source)
         self._only_tables = True
+        self._identity: str | None = None
 
     def tables(self) -> Sequence[str]:
         return catalog.tables(self._session)
@@ -177,7 +178,10 @@ class PostgresConnector(SourceConnector):
         return catalog.outline(self._session, table)
 
     def identity(self) -> str | None:
-        return self._session.connection.info.dbname
+        if self._identity is None:
+            # As the server calls it: a pooler may have another name for it.
+            self._identity = str(self._session.rows("SELECT pg_catalog.current_database()")[0][0])
+        return self._identity
 
     def stands(self, identity: str) -> bool:
         return bool(self._session.rows("SELECT FROM pg_catalog.pg_database WHERE datname = %s", (identity,)))

@@ -225,7 +225,8 @@ def unreadable(session: Session, table: Table) -> list[str]:
 
 
 FILTERED = (
-    "row-level security is on for this role: rows that no policy shows it are not delivered, without a word of it",
+    "row-level security is on for this role: rows that no policy shows it are not delivered, without a word of it; one "
+    "that is shown later, under an old stamp, is missed, and one that is hidden looks deleted to a purge",
     "To have all rows: ALTER ROLE … BYPASSRLS, or a policy FOR SELECT TO the role USING (true).",
 )
 """What `is_filtered` means, and what to do about it."""
@@ -251,12 +252,6 @@ def size(session: Session, table: Table) -> int:
         " SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0)::int8 FROM tree"
     )
     return int(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
-
-
-def filters(session: Session, table: Table) -> bool:
-    """Return whether policies decide which of *table*'s rows the role sees."""
-    sql = "SELECT pg_catalog.row_security_active(%s::oid)"
-    return bool(session.rows(sql, (_oid(session, table),), table=table.name)[0][0])
 
 
 def own_setting(session: Session, name: str) -> bool:

@@ -84,14 +84,6 @@ def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
             "this server does not know which transactions run behind a foreign table",
             "Set lookback to more than the longest of them, or read the table at its own server.",
         )
-    if catalog.filters(session, tracked.table):
-        yield Finding(
-            "warning",
-            tracked.name,
-            "row security decides which rows the role sees; one that it shows later, under an old stamp, is missed, "
-            "and one that it hides looks deleted to a purge",
-            "ALTER ROLE … BYPASSRLS, or a policy for the role that does not change: FOR SELECT USING (true).",
-        )
     if not tracked.table.primary_key:
         yield Finding(
             "warning",

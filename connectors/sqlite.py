@@ -142,8 +142,10 @@ class SQLiteConnector(SourceConnector):
         return str(self.file.path)
 
     def stands(self, identity: str) -> bool:
-        other = Path(identity)
-        return other.exists() and not other.samefile(self.file.path)
+        try:
+            return not Path(identity).samefile(self.file.path)
+        except OSError:
+            return False
 
     def pulse(self) -> object | None:
         with self._lock:

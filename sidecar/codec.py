@@ -8,6 +8,8 @@ come here.
 from __future__ import annotations
 
 import base64
+import copy
+import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,10 +120,18 @@ def dump_watermark(mark: Watermark) -> str:
     )
 
 
-# A poll asks for its watermark several times, and for the one that the poll before it has left.
-@functools.lru_cache(maxsize=64)
 def load_watermark(text: str | bytes) -> Watermark:
     """Return the watermark that `dump_watermark` wrote; ValueError for a format this version does not know."""
+    found = _loaded(text)
+    if found.progress is not None:
+        return _loaded.__wrapped__(text)
+    # A connector may write into the memory that it is given: what is stored stays what it was.
+    return found if found.memory is None else dataclasses.replace(found, memory=copy.deepcopy(found.memory))
+
+
+# A poll asks for its watermark several times, and for the one that the poll before it has left.
+@functools.lru_cache(maxsize=64)
+def _loaded(text: str | bytes) -> Watermark:
     raw = json.loads(text)
     if raw.get("format") != FORMAT:
         raise ValueError(f"watermark of format {raw.get('format')!r}; this version knows {FORMAT}")

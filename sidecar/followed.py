@@ -58,7 +58,7 @@ def resolve_apart(
                     f"[{section('tables', key)}] and {first} are the same table, {table.name}; keep one"
                 )
             found[table.name], keys[table.name] = (table, own), key
-    for name in _matched(settings, connector, known, broken):
+    for name in _matched(settings, connector, {*known} - {*found}, broken):
         with setting_apart(broken, name):
             if name not in found:
                 found[name] = (connector.describe(name), TableSettings())

@@ -172,7 +172,7 @@ def with_added(
 ) -> Watermark:
     """Return *mark*; where columns are new, or are others by the same name, one under which all rows come again."""
     if not recreated.wants_all(tracked, log, mark.born):
-        return dataclasses.replace(mark, born=recreated.born(tracked))
+        return dataclasses.replace(mark, born=recreated.remembered(mark.born, tracked))
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,

@@ -55,6 +55,7 @@ class Runner:
     long_hold: int = LONG_HOLD
     _stale: bool = False
     _is_at_home: bool = False
+    _broken: Mapping[str, SidecarError] = field(default_factory=dict)
     _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
     _pulse: object | None = None
     _errors: dict[str, SidecarError] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class Runner:
                 self._jobs.close()
                 self._delivery.close()
         for name, result in results.items():
-            result.join(self.catch_up(self.sidecar.tracked[name]))
+            result.join(self.catch_up(tracked[name]))
             result.error = result.error or self._errors.get(name)
         self._end()
         errors = [e for name, e in self._errors.items() if name in {*wanted, "source"} - tracked.keys()]
@@ -210,7 +211,6 @@ class Runner:
         """Return the followed tables; after a failure, as the source describes them now, if it can."""
         known = self.sidecar.__dict__.get("tracked")
         if self._stale:
-            self._jobs.close()
             self.sidecar.refresh()
             self._stale = False
         try:
@@ -226,11 +226,12 @@ class Runner:
             self.sidecar.__dict__["tracked"] = known or {}
             return list((known or {}).values())
         self._telling.goes_on(SOURCE)
+        self._jobs.keep_to(self.sidecar.tracked)
         return list(self.sidecar.tracked.values())
 
     def _track_apart(self) -> None:
         """Follow the tables that can be followed; the others fail, and hold up none of these."""
-        broken = self.sidecar.track_apart()
+        broken = self._broken = self.sidecar.track_apart()
         if broken and not self.sidecar.tracked:
             self.sidecar.refresh()
             raise followed.together(broken)
@@ -334,15 +335,15 @@ class Runner:
         return before is not None and before != self.sidecar.connector.outline(tracked.table)
 
     def _look_anew(self) -> None:
-        """Ask the source what its tables are. If one of them cannot be followed any more, all go on as they were:
-        that one fails at its own poll, and each round asks anew.
+        """Ask the source what its tables are. If none of them can be followed any more, all go on as they were, and
+        each round asks anew.
         """
         # What is being copied is read as the tables were.
         self._jobs.close()
         known = self.sidecar.__dict__.get("tracked") or {}
         self.sidecar.refresh()
         try:
-            _ = self.sidecar.tracked
+            self._track_apart()
         except SidecarError as error:
             self.sidecar.__dict__["tracked"] = known
             self.sidecar.outlines = {}
@@ -364,7 +365,8 @@ class Runner:
         kept = self.sidecar.settings.state.retention
         if kept is not None and tracked.name not in self.sidecar.damaged:
             names = [s.name for s in self._delivery.wanting(tracked)]
-            names += fanout.of_parent(tracked.name, self.sidecar.tracked.values())
+            held = self.sidecar.store.positions() if self._broken else ()
+            names += fanout.of_parent(tracked.name, self.sidecar.tracked.values(), held)
             before = self.sidecar.clock.now() - kept
             try:
                 log = self.sidecar.log(tracked.name)

@@ -38,9 +38,12 @@ def consumer(child: str) -> str:
     return f"refresh of {child}"
 
 
-def of_parent(parent: str, tables: Iterable[Tracked]) -> list[str]:
-    """Return the consumers that *parent*'s log has among *tables*."""
-    return [consumer(t.name) for t in tables if any(r.parent == parent for r in t.refresh_on)]
+def of_parent(parent: str, tables: Iterable[Tracked], held: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """Return the consumers that *parent*'s log has among *tables*, and those of *held*, tables with their consumers:
+    a child that cannot be followed for now is among these alone.
+    """
+    found = {consumer(t.name): None for t in tables if any(r.parent == parent for r in t.refresh_on)}
+    return [*found | {name: None for table, name in held if table == parent and name.startswith(consumer(""))}]
 
 
 class FanOut:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sidecar import backfill, faults
@@ -71,6 +71,7 @@ class Jobs:
         self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
+        self._described: dict[str, Tracked] = {}
         self._limit = PHASE
         self._has_ended_a_phase = False
         self._attempts = 0
@@ -126,6 +127,12 @@ class Jobs:
         """Have what is being asked of the source, ahead of a copy or for it, break off; from any thread."""
         if (copying := self._copying) is not None:
             copying.lead.cancel()
+
+    def keep_to(self, tables: Mapping[str, Tracked]) -> None:
+        """Stop reading if a table is followed otherwise, by *tables*, than it was when that began."""
+        # Not at each look: a chunk that takes longer than a round would never be there.
+        if any(tables.get(name) != self._described[name] for name in self._copied):
+            self.close()
 
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
@@ -216,6 +223,7 @@ class Jobs:
                 continue
             mark = self._sidecar.store.watermark(tracked.name)
             assert mark is not None
+            self._described[tracked.name] = self._sidecar.tracked[tracked.name]
             self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
             low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
             size = tracked.chunk_size or FIRST_CHUNK

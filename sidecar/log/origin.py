@@ -31,7 +31,7 @@ def check(connector: SourceConnector, state: Path) -> None:
                 "now. Positions in the one say nothing about the other: name another [state] path. If it is the same "
                 f"database all the same, or a copy that is to be followed from here on, delete {path}"
             )
-        log_.warning('source: the database "%s" is gone; "%s" is taken for it', known, here)
+        log_.warning('source: no other database is known as "%s" any more; "%s" is taken for it', known, here)
     files.write_durably(path, lambda aside: _write(aside, here))
 
 

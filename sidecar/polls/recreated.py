@@ -22,6 +22,15 @@ def born(tracked: Tracked) -> dict[str, str]:
     return {c.name: c.born for c in tracked.table.columns if c.born and c.name in names}
 
 
+def remembered(known: Mapping[str, str], tracked: Tracked) -> dict[str, str]:
+    """Return what is to be remembered after *known*: of a column that is not there now, too, or one that is added in
+    its name later would be taken for it.
+    """
+    now = born(tracked)
+    tables = {each.rpartition("/")[0] for each in now.values()}
+    return {**{name: each for name, each in known.items() if each.rpartition("/")[0] in tables}, **now}
+
+
 def changes(known: Mapping[str, str], tracked: Tracked) -> Sequence[str]:
     """Return, in words, what has been made again since *known* was `born`; nothing is said of another database's."""
     found = [name for name, now in born(tracked).items() if _is_another(known.get(name, now), now)]

@@ -35,6 +35,19 @@ def test_a_column_that_was_dropped_and_added_again_is_delivered_with_all_rows(
     assert project.poll()["seats"] == []
 
 
+def test_a_column_that_was_gone_for_some_polls_is_delivered_with_all_rows(tmp_path: Path, pg: Database) -> None:
+    writer = pg.connect()
+    writer.execute(SEATS)
+    project = Project(tmp_path, pg.reader_url, {"seats": {"lookback": "1s"}})
+    assert len(project.poll()["seats"]) == 2
+    writer.execute("ALTER TABLE seats DROP COLUMN note")
+    for _ in range(2):
+        assert project.poll()["seats"] == []
+    writer.execute("ALTER TABLE seats ADD COLUMN note text DEFAULT 'none'")
+    assert [row["note"] for row in project.poll()["seats"]] == ["none", "none"]
+    assert project.poll()["seats"] == []
+
+
 def test_a_table_that_took_the_name_of_another_is_read_from_its_beginning(
     tmp_path: Path, pg: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

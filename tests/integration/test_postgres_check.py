@@ -148,4 +148,4 @@ def test_policies_that_decide_which_rows_are_seen_are_pointed_out(
     make(admin, "ALTER TABLE seen ENABLE ROW LEVEL SECURITY", "CREATE POLICY first ON seen FOR SELECT USING (id = 1)")
     (found,) = connector.check(tracked(connector, "seen"))
     assert (found.level, found.where) == ("warning", "seen")
-    assert "row security decides which rows the role sees" in found.message
+    assert "row-level security is on for this role" in found.message

@@ -49,6 +49,19 @@ def greeted(server: socket.socket, client: socket.socket) -> None:
     passed_on(server, client)
 
 
+ALIAS = "orders"
+"""What the pooler calls the database."""
+
+
+def opened(client: socket.socket, server: socket.socket, database: str) -> None:
+    """Pass on all that the client says, with the database's own name in its first message."""
+    with contextlib.suppress(OSError):
+        (size,) = struct.unpack("!i", received(client, 4))
+        told = received(client, size - 4).replace(f"database\0{ALIAS}\0".encode(), f"database\0{database}\0".encode())
+        server.sendall(struct.pack("!i", len(told) + 4) + told)
+    passed_on(client, server)
+
+
 @pytest.fixture
 def pooled(pg: Database) -> Iterator[str]:
     """The reader's URL through something that looks like a pooler."""
@@ -61,13 +74,13 @@ def pooled(pg: Database) -> Iterator[str]:
             except OSError:
                 return
             server = socket.create_connection((pg.server.host, pg.server.port))
-            threading.Thread(target=passed_on, args=(client, server), daemon=True).start()
+            threading.Thread(target=opened, args=(client, server, pg.dbname), daemon=True).start()
             threading.Thread(target=greeted, args=(server, client), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
     place, port = f"{pg.server.host}:{pg.server.port}", listener.getsockname()[1]
     assert place in pg.reader_url
-    yield pg.reader_url.replace(place, f"127.0.0.1:{port}") + "?sslmode=disable"
+    yield pg.reader_url.replace(place, f"127.0.0.1:{port}") + "?sslmode=disable&gssencmode=disable"
     listener.close()
 
 
@@ -96,3 +109,12 @@ def test_nothing_is_left_in_a_session_that_serves_others_and_values_are_the_same
         direct.close()
         behind.close()
     assert not _OWN.sessions
+
+
+def test_a_database_is_the_same_by_the_name_that_a_pooler_has_for_it(pg: Database, pooled: str) -> None:
+    assert pooled.count(f"/{pg.dbname}?") == 1
+    behind = PostgresConnector(Source(pooled.replace(f"/{pg.dbname}?", f"/{ALIAS}?")))
+    try:
+        assert behind.identity() == pg.dbname
+    finally:
+        behind.close()

@@ -107,6 +107,23 @@ def test_a_watermark_comes_back_as_it_was(mark: Watermark) -> None:
     assert repr(again) == repr(mark)
 
 
+def test_what_a_connector_writes_into_its_memory_is_not_stored_by_that() -> None:
+    view = Horizon(now=1, settled=1, memory={"seen": 1})
+    text = codec.dump_watermark(Watermark("id by u", memory={"seen": 1}, progress=Progress(view, {}, "updated")))
+    for _ in range(2):
+        mark = codec.load_watermark(text)
+        assert mark.progress is not None
+        for memory in (mark.memory, mark.progress.horizon.memory):
+            assert isinstance(memory, dict)
+            assert memory == {"seen": 1}
+            memory["seen"] = 2
+    text = codec.dump_watermark(Watermark("id by u", memory={"seen": 1}))
+    for _ in range(2):
+        memory = codec.load_watermark(text).memory
+        assert memory == {"seen": 1}
+        memory["seen"] = 2
+
+
 def test_a_watermark_of_another_format_is_refused() -> None:
     later = json.loads(codec.dump_watermark(Watermark("id by u"))) | {"format": 5}
     with pytest.raises(ValueError, match="format 5; this version knows 4"):
