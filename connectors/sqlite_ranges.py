@@ -128,6 +128,8 @@ def texts(
         day, minute, second = _words(closed)
         following = _words(closed + 24 * _HOUR)[0]
         over = "T".join(_words(closed + SECOND)[::2])
+        # 'D' stands for the whole day, which may be closed.
+        first = day if _words(closed + 1)[0] == day else f"{day} "
     except OverflowError:
         return [*odd, Range("9999-12-31")]
     odd += [Range(FIRST_YEAR, low, only="substr({c}, 5, 1) <> '-'")] if strays is None else strays
@@ -142,11 +144,11 @@ def texts(
             "({c} >= ? AND (substr({c}, 14, 1) || substr({c}, 17, 1) <> '::' OR substr({c}, 12, 8) >= ?)) END"
         )
         # What SQLite cannot read as a time is let through: the core decides.
-        values = ((closed - _ahead(closed, timezone)) // SECOND, day, second)
+        values = ((closed - _ahead(closed, timezone)) // SECOND, first, second)
         return [*odd, Range(low, following, only=only, values=values), Range(following)]
-    found = [Range(day, f"{day} 0")]
+    found = [Range(first, f"{day} 0")]
     for sign, end in ((" ", f"{day}T"), ("T", over)):
-        # 'D HH:MM' stands for the whole minute, 'D' for the whole day; 'D HHMM' stands before 'D HH:'.
+        # 'D HH:MM' stands for the whole minute; 'D HHMM' stands before 'D HH:'.
         hour, at = f"{day}{sign}{minute[:2]}", f"{day}{sign}{minute}"
         found.append(Range(f"{hour}0", f"{hour}:"))
         found.append(Range(at, end, only=_ABOVE, values=(f"{at}:", *_instants(f"{day}{sign}{second}", closed))))

@@ -36,6 +36,7 @@ def passed_on(source: socket.socket, target: socket.socket) -> None:
     for each in (source, target):
         with contextlib.suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
+        each.close()
 
 
 def greeted(server: socket.socket, client: socket.socket) -> None:
