@@ -1,4 +1,4 @@
-"""Makes the class-data archive: `python -m sidecar.archive_maker`, in an image, or by itself after a first run.
+"""Makes the class-data archive: `python -m sidecar.lake.archive_maker`, in an image, or by itself after a first run.
 
 A session of its own does what Sidecar has Spark do; as it ends, Java writes down the classes that it has loaded.
 """

@@ -120,7 +120,7 @@ def test_a_wal_database_in_a_folder_that_may_not_be_written_is_read_or_refused_b
         )
         # Imported as root: the interpreter's own folders may be closed to others.
         load = "import sidecar.cli, sidecar.project, sidecar.runner, connectors.sqlite, connectors.sqlite_types;"
-        load += "import sqlite_utils, rocksdict, tenacity, sidecar.console, pyarrow.parquet, rich.console; "
+        load += "import sqlite_utils, rocksdict, tenacity, sidecar.terminal.console, pyarrow.parquet, rich.console; "
         done = subprocess.run(
             [sys.executable, "-c", load + code], cwd=open_folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, timeout=60, check=False,
