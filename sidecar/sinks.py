@@ -98,7 +98,8 @@ class FileSink(Common):
         if found is None:
             return acknowledged
         try:
-            return given.reached(found, batch.log, log, acknowledged)
+            had = given.truly_had(log, self.name, acknowledged)
+            return max(acknowledged, given.reached(found, batch.log, log, had))
         except SinkError as error:
             raise SinkError(f'sink "{self.name}", table "{batch.table}": {folder.path}: {error}') from None
 
