@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sidecar
-from sidecar.delivering.given import Given, reached
+from sidecar.delivering.folder import Folder
+from sidecar.delivering.given import Given, reached, read, write
 from sidecar.errors import SinkError
 from sidecar.feed import dataframe
 from sidecar.log import consumers
@@ -139,3 +140,18 @@ def test_any_other_format_that_can_be_read_back_says_that_it_has_more_than_its_p
         with pytest.raises(SinkError, match=r"holds changes after offset 1, .*the state was restored.*another name"):
             sink.recognise(spark, batch, VERSION)
     FormatSink("away", format="noop").recognise(spark, Batch("t", 1, 1), VERSION)
+    # What a format raises that Spark knows no word for: Hudi's does for a table that is yet to be made.
+    FormatSink("odd", format="no.such.format", path=str(tmp_path / "odd")).recognise(spark, Batch("t", 1, 1), VERSION)
+
+
+def test_a_small_file_that_a_power_cut_has_emptied_is_named_and_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    folder = Folder(spark, str(tmp_path / "lake"))
+    write(folder, "s", Given("mine", 3, 3))
+    assert read(folder, "s") == Given("mine", 3, 3)
+    name = "_sidecar_given-s.json"
+    (tmp_path / "lake" / f".{name}.crc").unlink()
+    (tmp_path / "lake" / name).write_bytes(b"")
+    with pytest.raises(SinkError, match=rf"{name}: is damaged, as by a power cut .*delete it"):
+        read(folder, "s")
+    (tmp_path / "lake" / name).unlink()
+    assert read(folder, "s") is None
