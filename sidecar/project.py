@@ -22,6 +22,7 @@ from sidecar.backfilling.requests import Request
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
+from sidecar.delivering import given
 from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.horizon import kind_of
 from sidecar.log import bases, consumers, owner, queries, recovery
@@ -378,6 +379,7 @@ class Sidecar:
         before = self.store.watermark(tracked.name)
         had = [*held.values(), *queries.positions(log).values()]
         through = max([*(s.offset for s in log.standing()), *had, before.offset if before else 0])
+        given.give_up(log, held, through)
         log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
         for consumer, acknowledged in held.items():
             if acknowledged < through:

@@ -98,7 +98,8 @@ class FileSink(Common):
         if found is None:
             return acknowledged
         try:
-            return given.reached(found, batch.log, log, acknowledged)
+            had = given.truly_had(log, self.name, acknowledged)
+            return max(acknowledged, given.reached(found, batch.log, log, had))
         except SinkError as error:
             raise SinkError(f'sink "{self.name}", table "{batch.table}": {folder.path}: {error}') from None
 
@@ -186,10 +187,16 @@ class FormatSink(Common):
 
     def recognise(self, spark: SparkSession, batch: Batch, version: str) -> None:
         """Raise SinkError if what was written holds changes beyond *batch*, the next one: log and positions are of an
-        older copy. A table that holds no offsets, or is not told by a path, says nothing of it.
+        older copy. A table that holds no offsets, is not told by a path, or cannot be read, says nothing of it.
         """
+        from py4j.protocol import Py4JJavaError
+
         beyond = f"`{version}` > {batch.last}" if batch.replay else f"`{version}` >= {batch.first}"
-        if self.path is not None and self._has(spark, self._target(batch), beyond, version):
+        has_more = False
+        # Some formats have errors of their own for a table that is yet to be made.
+        with contextlib.suppress(Py4JJavaError):
+            has_more = self.path is not None and self._has(spark, self._target(batch), beyond, version)
+        if has_more:
             raise SinkError(
                 f'sink "{self.name}", table "{batch.table}": {self._target(batch)} holds changes after offset '
                 f"{batch.last if batch.replay else batch.first - 1}, and by the log's positions it has not been given "

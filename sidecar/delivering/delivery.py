@@ -223,7 +223,8 @@ class Delivery:
             had = sink.reached(self.session(), batch, log)
         elif isinstance(sink, FormatSink):
             sink.recognise(self.session(), batch, f"{prefix}commit_version")
-        if had >= batch.first:
+        is_replayed = batch.replay and had == batch.last  # it was killed before it was acknowledged
+        if had >= batch.first and not is_replayed:
             log_.warning(
                 "table=%s sink=%s has changes up to offset %d, and its position is of an older copy: it goes on behind "
                 "them", batch.table, sink.name, had,

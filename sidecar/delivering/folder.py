@@ -21,10 +21,19 @@ class Folder:
         self.files = self.at("").getFileSystem(configuration)
 
     def record(self, name: str) -> Any:
-        """Return what the file *name*, which `write` has written, says in JSON; None where there is none."""
+        """Return what the file *name*, which `write` has written, says in JSON; None where there is none.
+
+        SinkError if it says nothing, as after a power cut: nobody but the disk knows then what has become of the rest.
+        """
         text = self.read(name)
         if text is not None:
-            return json.loads(text)
+            try:
+                return json.loads(text)
+            except ValueError as error:
+                raise SinkError(
+                    f"{self.path}/{name}: is damaged, as by a power cut ({error}); the newest files beside it may be, "
+                    "too. Look at these; if they are whole, delete it, and it is made anew"
+                ) from error
         # A kill may have come between taking the old one away and putting the new one in its place; or while the first
         # one of all was written, when there were no files yet that it could have told of.
         aside = f"_{name}.new"

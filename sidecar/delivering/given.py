@@ -8,16 +8,19 @@ and the first batch of a process is held against it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.delivering.folder import Folder
 from sidecar.errors import SinkError
+from sidecar.log import log_records
 from sidecar.log.files import filename
 
 if TYPE_CHECKING:
     from sidecar.changelog import ChangeLog
 
+_GIVEN_UP = "_given_up.json"
 _WAY_OUT = "Give the sink another name and path: that one begins anew"
 
 
@@ -61,6 +64,20 @@ def reached(given: Given, identity: str, log: ChangeLog, acknowledged: int) -> i
             f"{acknowledged}: they are an older copy. Put the newest one back. Or: {_WAY_OUT[0].lower()}{_WAY_OUT[1:]}"
         )
     return given.last
+
+
+def give_up(log: ChangeLog, positions: Mapping[str, int], through: int) -> None:
+    """Write down that *log* begins anew behind *through*, and what sinks had of it, by their *positions* until now."""
+    had = {sink: truly_had(log, sink, position) for sink, position in positions.items()}
+    log_records.write(log, _GIVEN_UP, {"through": through, "had": had})
+
+
+def truly_had(log: ChangeLog, sink: str, acknowledged: int) -> int:
+    """Return what *sink* has had of *log*, where that is less than *acknowledged*, for the rest was given up."""
+    found = log_records.read(log, _GIVEN_UP)
+    if found is None or found["through"] != acknowledged:
+        return acknowledged
+    return int(found["had"].get(sink, acknowledged))
 
 
 def _name(sink: str) -> str:

@@ -38,7 +38,8 @@ def _is_gone(place: Path) -> bool:
 
 
 def _place(sink: SinkSettings, table: str) -> Path | None:
-    if sink.path is None or "://" in sink.path:
+    # "hdfs:/lake" is as good as any to Hadoop.
+    if sink.path is None or not sink.path.startswith("/"):
         return None
     if sink.mode == "mirror":
         return Path(mirrored.place(sink.path, table))

@@ -96,14 +96,20 @@ class Watch:
         self._files, self._app, self._what, self._where = files, app, what, where
         self._last: Commit | None = None
 
-    def check(self, newest: int) -> None:
+    def check(self, newest: int) -> bool:
         """Look at what was committed up to the version *newest* since the last time; SinkError if others have changed
         rows by it, and have not taken that back, or if the table has another past by now.
+
+        False where the table is to be opened, and watched, anew: its log does not have any more what it ended with.
         """
         if self._last is None:
             known = self._since_ours(newest)
         else:
             found = [read(self._files, n, self._app) for n in range(self._last.version, newest + 1)]
+            if found[0] is None and found[-1] is not None:
+                # Of a table that was idle for long, the next checkpoint takes it away.
+                self._last = None
+                return False
             known = [commit for commit in found if commit is not None]
             if len(known) < len(found) or known[0] != self._last:
                 raise SinkError(
@@ -118,6 +124,7 @@ class Watch:
                 "only change); or give the sink another name and path: that one begins anew"
             )
         self._last = known[-1] if known else self._last
+        return True
 
     def _since_ours(self, newest: int) -> list[Commit]:
         """Return the commits up to *newest* from the last one of ours on, as far as the table's log has them."""

@@ -91,8 +91,8 @@ class DeltaMirror:
 
         if self._table is not None:
             self._table.update_incremental()
-            self._watch.check(self._table.version())
-            return
+            if self._watch.check(self._table.version()):
+                return
         if not DeltaTable.is_deltatable(self.place, self._options or None):
             delta_files.must_be_empty(self.place, self.where)
             self._create(schema, begins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sidecar.changelog import ChangeLog
+from sidecar.clock import SECOND, SystemClock
 from sidecar.errors import SinkError
 from sidecar.log import log_records
 from sidecar.mirrors.delta_history import Commit, foreign, parsed
@@ -65,6 +67,23 @@ def test_rows_that_somebody_has_deleted_or_added_are_said_and_upkeep_is_not(sink
     write_deltalake(at(sink), pa.table({"id": [9], "v": [9]}), mode="append")
     with pytest.raises(SinkError, match=r"\(WRITE"):
         apply(MirrorSink("lake", path=sink.path), 7, {"id": [7], "v": [7]})
+
+
+def test_a_table_whose_log_was_tidied_up_after_days_without_a_batch_is_gone_on_with(sink: MirrorSink) -> None:
+    log, days_ago = Path(sink.path, "t", "_delta_log"), SystemClock().now() / SECOND - 3 * 86400
+    apply(sink, 1, {"id": [1], "v": [1]})
+    at(sink).alter.set_table_properties({"delta.checkpointInterval": "3"})
+    for offset in (2, 3):
+        apply(sink, offset, {"id": [offset], "v": [offset]})
+    for path in log.iterdir():
+        os.utime(path, (days_ago, days_ago))
+    for offset in (4, 5):
+        apply(sink, offset, {"id": [offset], "v": [offset]})
+    assert not (log / f"{4:020d}.json").exists(), "what the sink had looked at last"
+    assert held(sink).column("id").to_pylist() == [1, 2, 3, 4, 5]
+    Path(log.parent).rename(log.parent.with_name("away"))
+    with pytest.raises(SinkError, match=r"was replaced|there is no Delta table"):
+        apply(sink, 6, {"id": [6], "v": [6]})
 
 
 def test_a_table_that_was_dropped_or_put_back_while_the_sink_is_at_work_is_said(

@@ -29,6 +29,8 @@ path = "there"
 [sinks.far]
 format = "iceberg"
 path = "s3://far/away"
+[sinks.store]
+path = "dbfs:/lake"
 """
 
 
@@ -45,7 +47,7 @@ def shop(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("there/orders").mkdir(parents=True)
     with sidecar.open("sidecar.toml") as sc:
         sc.poll()
-        for sink in ("files", "mirror", "there", "far"):
+        for sink in ("files", "mirror", "there", "far", "store"):
             sc.store.save_position("orders", sink, ConsumerPosition(1))
 
 
