@@ -88,6 +88,14 @@ class Sidecar:
         """The followed tables by name, as the source describes them now."""
         return self._outlined(followed.resolve(self.settings, self.connector))
 
+    def followable(self) -> tuple[Mapping[str, Tracked], Mapping[str, SettingsError]]:
+        """Return `tracked`, and by name why others cannot be followed, which is no matter to these."""
+        if "tracked" not in self.__dict__:
+            found, broken = followed.resolve_apart(self.settings, self.connector)
+            if broken and found:
+                return {t.name: t for t in found}, broken
+        return self.tracked, {}
+
     def track_apart(self) -> Mapping[str, SettingsError]:
         """Follow the tables that can be, where others cannot; return by name why these cannot."""
         found, broken = followed.resolve_apart(self.settings, self.connector, self.store.tables())
@@ -347,10 +355,11 @@ class Sidecar:
         return [name for folder in tables(self.root) if (name := unescaped(folder)) is not None]
 
     def _known(self, table: str) -> Tracked:
-        found = self.tracked.get(table)
-        if found is None:
-            known = ", ".join(self.tracked) or "none"
-            raise SettingsError(f'table "{table}" is not followed; followed are: {known}')
+        tables, broken = self.followable()
+        if table in broken:
+            raise broken[table]
+        if (found := tables.get(table)) is None:
+            raise SettingsError(f'table "{table}" is not followed; followed are: {", ".join(tables) or "none"}')
         return found
 
     def _move(self, tracked: Tracked, marks: Mapping[PassName, PassMark]) -> Watermark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 def findings(sc: Sidecar) -> list[Finding]:
     """Return everything that is wrong, or may go wrong; whole tables may be read for it."""
-    found = [*_surroundings(sc)]
-    for tracked in sc.tracked.values():
+    tables, broken = sc.followable()
+    found = [*_surroundings(sc, tables), *(Finding("error", name, str(error)) for name, error in broken.items())]
+    for tracked in tables.values():
         try:
             settled = sc.settled(tracked)
         except StateDamaged as error:
@@ -51,18 +52,19 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
 
     *width*: that of the terminal; messages are broken to fit, advice never. None: each is one line.
     """
+    tables, _ = sc.followable()
     places = list(dict.fromkeys([f.where for f in found]))
-    for where in [p for p in places if p not in sc.tracked] + [t for t in sc.tracked if t in places]:
+    for where in [p for p in places if p not in tables] + [t for t in tables if t in places]:
         yield where
         for finding in (f for f in found if f.where == where):
             yield from _message(f"{finding.level}: {finding.message}", width)
             yield from (f"    {line}" for line in finding.advice.splitlines())
         yield ""
-    fine = [name for name in sc.tracked if name not in places]
+    fine = [name for name in tables if name not in places]
     if fine:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
-    yield f"{len(sc.tracked)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    yield f"{len(tables)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
 
 
 def _message(text: str, width: int | None) -> list[str]:
@@ -74,7 +76,7 @@ def _message(text: str, width: int | None) -> list[str]:
     )  # fmt: skip
 
 
-def _surroundings(sc: Sidecar) -> Iterator[Finding]:
+def _surroundings(sc: Sidecar, tables: Mapping[str, Tracked]) -> Iterator[Finding]:
     settings = sc.settings
     yield from _writable("state", settings.state.path)
     if not settings.sinks:
@@ -83,13 +85,13 @@ def _surroundings(sc: Sidecar) -> Iterator[Finding]:
         )
         return
     yield from _java()
-    yield from places.lost(settings, sc.tracked.values(), sc.store)
+    yield from places.lost(settings, tables.values(), sc.store)
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:
             yield from _writable(where, Path(sink.path))
         yield from _functions(where, name, sink, settings.folder)
-        if not any(name in tracked.sinks for tracked in sc.tracked.values()):
+        if not any(name in tracked.sinks for tracked in tables.values()):
             yield Finding("warning", where, "no table goes there", "See its `tables`, and the tables' `sinks`.")
 
 

@@ -61,7 +61,10 @@ def opened(
 
 def followed(sc: Sidecar, table: str) -> str:
     """Return the followed table that *table* names."""
-    return _named(table, list(sc.tracked), "is not followed; followed are")
+    tables, broken = sc.followable()
+    if table in broken:
+        raise broken[table]
+    return _named(table, list(tables), "is not followed; followed are")
 
 
 def logged(sc: Sidecar, table: str) -> str:

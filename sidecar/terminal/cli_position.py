@@ -38,7 +38,7 @@ def watermark_show(
     with opened(config, read_only=True) as sc:
         name = followed(sc, table)
         mark = sc.watermark(name)
-        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.tracked[name], mark):
+        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.followable()[0][name], mark):
             print(line)
 
 
@@ -60,7 +60,7 @@ def watermark_set(
             mark = sc.set_watermark(name, value)
         except ValueError:
             raise SettingsError(f'table "{name}": its cursor column holds numbers, and "{value}" is none') from None
-        for line in show.watermark(sc.tracked[name], mark):
+        for line in show.watermark(sc.followable()[0][name], mark):
             print(line)
 
 
@@ -138,7 +138,7 @@ def _pending(sc: Sidecar, table: str) -> tuple[Sequence[Change], str | None]:
     from sidecar.polls import changes
 
     try:
-        tracked = sc.tracked.get(table)
+        tracked = sc.followable()[0].get(table)
         found = [] if tracked is None else sc.log(table).changes(sc.described(table))
     except SidecarError as error:
         print(f"Not known is what its columns are by now: {error}", file=sys.stderr)

@@ -34,6 +34,24 @@ def test_a_backfill_whose_chunks_take_longer_than_a_round_comes_to_its_end(tmp_p
             loop.join()
 
 
+def test_what_is_asked_of_a_table_is_done_and_a_check_names_the_others(tmp_path: Path) -> None:
+    sqlite_file(
+        tmp_path / "app.db",
+        "CREATE TABLE fine (id INTEGER PRIMARY KEY, updated_at TEXT);"
+        "CREATE TABLE keyless (id INTEGER, updated_at TEXT);"
+        "INSERT INTO fine VALUES (1, '2024-05-01 10:00:00');",
+    ).close()
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/app.db", {"fine": {}, "keyless": {}})
+    assert project.cli("run", "--once").code == 2
+    for words in (("backfill", "fine"), ("watermark", "set", "fine", "2024-05-01"), ("watermark", "reset", "fine")):
+        assert project.cli(*words).code == 0
+    assert 'table "keyless": it has no primary key' in project.cli("watermark", "reset", "keyless").text
+    check = project.cli("check")
+    assert check.code == 1
+    assert 'error: table "keyless": it has no primary key' in check.text
+    assert "1 tables, 1 error" in check.text
+
+
 def test_what_a_child_that_cannot_be_followed_has_not_seen_of_its_parent_is_kept(tmp_path: Path) -> None:
     writer = sqlite_file(
         tmp_path / "app.db",
