@@ -223,6 +223,11 @@ class Delivery:
             had = sink.reached(self.session(), batch, log)
         elif isinstance(sink, FormatSink):
             sink.recognise(self.session(), batch, f"{prefix}commit_version")
+        if batch.first <= had < log.floor():
+            raise SinkError(
+                f'sink "{sink.name}" has changes up to offset {had}, and those after it up to {log.floor()} are gone '
+                "from the log since. Give it another name and place: that one begins anew"
+            )
         is_replayed = batch.replay and had == batch.last  # it was killed before it was acknowledged
         if had >= batch.first and not is_replayed:
             log_.warning(
