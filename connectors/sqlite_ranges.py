@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from sidecar.clock import SECOND, instant
-from sidecar.cursor import in_unit
+from sidecar.cursor import DAY, in_unit
 from sidecar.model import Scalar
 
 FIRST_EPOCH, FIRST_JULIAN = 10**8, 2_378_497
@@ -127,9 +127,9 @@ def texts(
         low = _lowest(closed, timezone, offsets=offsets)
         day, minute, second = _words(closed)
         following = _words(closed + 24 * _HOUR)[0]
+        # A day alone stands for its last instant. Where that is closed, it is not met again at each poll.
+        least = f"{day} " if closed % DAY == DAY - 1 else day
         over = "T".join(_words(closed + SECOND)[::2])
-        # 'D' stands for the whole day, which may be closed.
-        first = day if _words(closed + 1)[0] == day else f"{day} "
     except OverflowError:
         return [*odd, Range("9999-12-31")]
     odd += [Range(FIRST_YEAR, low, only="substr({c}, 5, 1) <> '-'")] if strays is None else strays
@@ -144,9 +144,9 @@ def texts(
             "({c} >= ? AND (substr({c}, 14, 1) || substr({c}, 17, 1) <> '::' OR substr({c}, 12, 8) >= ?)) END"
         )
         # What SQLite cannot read as a time is let through: the core decides.
-        values = ((closed - _ahead(closed, timezone)) // SECOND, first, second)
+        values = ((closed - _ahead(closed, timezone)) // SECOND, least, second)
         return [*odd, Range(low, following, only=only, values=values), Range(following)]
-    found = [Range(first, f"{day} 0")]
+    found = [Range(least, f"{day} 0")]
     for sign, end in ((" ", f"{day}T"), ("T", over)):
         # 'D HH:MM' stands for the whole minute; 'D HHMM' stands before 'D HH:'.
         hour, at = f"{day}{sign}{minute[:2]}", f"{day}{sign}{minute}"

@@ -36,7 +36,7 @@ def stopped(project: Project, pg: Database, waiting: str, count: int = 1) -> Non
     assert clock.monotonic() - began < SOON, said
     assert "error" not in said
     # The policy that makes a statement slow is said, and is all that is.
-    assert "warning" not in said.replace("warning: table \"t\": row-level security is on", "")
+    assert "warning" not in said.replace('warning: table "t": row-level security is on', "")
 
 
 def test_chunks_that_are_being_read_are_broken_off(pg: Database, tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_what_a_connector_writes_into_its_memory_is_not_stored_by_that() -> None
     text = codec.dump_watermark(Watermark("id by u", memory={"seen": 1}))
     for _ in range(2):
         memory = codec.load_watermark(text).memory
+        assert isinstance(memory, dict)
         assert memory == {"seen": 1}
         memory["seen"] = 2
 
