@@ -128,8 +128,7 @@ class Sidecar:
 
     def settled(self, tracked: Tracked) -> Tracked:
         """Return *tracked* with the types in which its columns are delivered: as its log has them, once it has."""
-        known = self._settled.get(tracked.name)
-        if known is not None and known[0] == tracked:
+        if (known := self._settled.get(tracked.name)) is not None and known[0] == tracked:
             return known[1]
         log = self.log(tracked.name)
         is_decided = bool(log.last()) or self.connector.estimate(tracked) is not None
