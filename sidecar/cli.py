@@ -160,8 +160,10 @@ def status(
         import json
 
         print(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
+    elif found:
         printed(show.status_table(found))
+    else:
+        print("nothing has been polled yet: sidecar run")
 
 
 @app.command()

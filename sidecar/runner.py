@@ -63,7 +63,8 @@ class Runner:
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
-        self._holds, self._telling = Holds(self.long_hold), Telling(self.sidecar.clock)
+        self._holds = Holds(self.long_hold)
+        self._telling = Telling(self.sidecar.clock, self.sidecar.settings.state.path)
         self._feeding = Lanes(lambda: self._delivery.is_vain)
         self._compaction = Compaction(
             self._delivery.session, self.sidecar.described, self._feeding.spark.ask, self.sidecar.clock
@@ -235,10 +236,9 @@ class Runner:
         if broken and not self.sidecar.tracked:
             self.sidecar.refresh()
             raise followed.together(broken)
-        known = self.sidecar.store.tables()
         for table, reason in broken.items():
             self._failed(table, reason)
-            if table in known:
+            if table in self.sidecar.store.tables():
                 self.sidecar.store.note(table, str(reason))
             self._stale = True
 
@@ -248,6 +248,7 @@ class Runner:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
         result = PollResult(tracked.name)
         if self._is_at_rest(tracked.name):
+            self._telling.level.rests(tracked.name)
             return result
         clock, store = self.sidecar.clock, self.sidecar.store
         began = clock.monotonic()

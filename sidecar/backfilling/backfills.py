@@ -63,13 +63,13 @@ def request(
             f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '
             "the log; leave out --where, or name the keys (--keys)"
         )
-    if (where is not None or keys is not None or quarantined) and not sc.connector.takes_scopes:
-        raise SettingsError(f'table "{tracked.name}": this kind of source can only be backfilled as a whole')
     if not sc.connector.loads_by_key:
         raise SettingsError(
             f'table "{tracked.name}": this kind of source cannot be read by key, so there are no backfills of it; '
             f"to read everything again: sidecar watermark reset {tracked.name}"
         )
+    if (where is not None or keys is not None or quarantined) and not sc.connector.takes_scopes:
+        raise SettingsError(f'table "{tracked.name}": this kind of source can only be backfilled as a whole')
     kind: Kind = "requested"
     scope = Scope(where=(where or "").strip() or None)
     if quarantined:

@@ -113,6 +113,7 @@ class Delivery:
 
                 settings = self._sidecar.settings.spark
                 conf = dict(settings.conf) | ({"spark.master": settings.master} if settings.master else {})
+                log_.info("starting Spark")
                 self._is_starting = True
                 try:
                     found = spark.session(config=conf, fast_start=settings.fast_start)
@@ -207,7 +208,7 @@ class Delivery:
             self._failed(name, sink, error)
             return False
         if self.failures.pop((name, sink.name), None) is not None:
-            store.note(name, next((str(error) for (table, _), error in self.failures.items() if table == name), None))
+            self._note(name)
         elapsed = self._sidecar.clock.monotonic() - began
         log_.info("table=%s sink=%s offsets=%d-%d ms=%d", name, sink.name, batch.first, batch.last, elapsed * 1000)
         return True
@@ -319,10 +320,15 @@ class Delivery:
             return
         sink.write(feed.parsed(frame, found.schema), batch, version)
 
+    def _note(self, table: str) -> None:
+        """Have `status` say what is wrong with *table*'s sinks, or that nothing is."""
+        wrong = [str(error) for (name, _), error in self.failures.items() if name == table]
+        self._sidecar.store.note(table, "\n".join(dict.fromkeys(wrong)) or None)
+
     def _failed(self, table: str, sink: Sink, error: SidecarError) -> None:
         before, now = self.failures.get((table, sink.name)), self._sidecar.clock.monotonic()
         self.failures[table, sink.name] = error
-        self._sidecar.store.note(table, str(error))
+        self._note(table)
         if str(before) != str(error) or now - self._said.get((table, sink.name), now) >= AGAIN:
             self._said[table, sink.name] = now
             log_.error("%s", error)

@@ -221,7 +221,7 @@ def _gone(log: ChangeLog, what: str, floor: int) -> LogTruncated:
     if earliest is None:
         can = (
             "There is no base either ([state] bases = true keeps one before retention drops what is in it). For the "
-            f"whole table from then on, with that or a longer retention: sidecar watermark reset {log.table}"
+            f"whole table from then on, as from a first poll: sidecar watermark reset {log.table}"
         )
     else:
         can = f"The earliest that can be told is offset {earliest}, {clock.iso(bases.load(log, earliest).committed)}."

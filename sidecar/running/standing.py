@@ -13,6 +13,7 @@ from sidecar.errors import StateDamaged
 from sidecar.log import queries
 from sidecar.model import CursorKind, Hold, PassMark, Unit, Watermark
 from sidecar.polls import quarantine
+from sidecar.running.level import noted
 
 if TYPE_CHECKING:
     from sidecar.project import Sidecar
@@ -41,6 +42,7 @@ class TableStatus:
 def tables(sc: Sidecar) -> list[TableStatus]:
     """Return where each table of *sc* stands, by name."""
     positions, notes, found = sc.store.positions(), sc.store.notes(), []
+    level = noted(sc.settings.state.path)
     for name in sorted(sc.store.tables() | set(notes)):
         mark, log = sc.store.watermark(name) or Watermark(""), sc.log(name)
         first = mark.marks.get("updated") or (mark.progress and mark.progress.closing.get("updated")) or PassMark()
@@ -51,7 +53,7 @@ def tables(sc: Sidecar) -> list[TableStatus]:
                 first.greatest[-1][1] if first.greatest else None,
                 mark.kind,
                 mark.unit,
-                mark.polled,
+                mark.polled and max(mark.polled, level.get(name, 0)),
                 in_progress=mark.progress is not None,
                 positions={sink: p.acknowledged for (table, sink), p in positions.items() if table == name},
                 error=notes.get(name),

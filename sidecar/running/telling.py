@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
 from sidecar.errors import SidecarError, SourceUnavailable, about
 from sidecar.model import Tracked
+from sidecar.running.level import Level
 from sidecar.running.results import PollResult
 
 log_ = logging.getLogger("sidecar")
@@ -37,8 +39,9 @@ class _Failing:
 class Telling:
     """What has been said. Nothing is said twice that a reader of the lines knows already."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, state: Path) -> None:
         self._clock = clock
+        self.level = Level(state, clock)
         self._said: dict[str, tuple[str, float]] = {}
         self._failing: dict[str, _Failing] = {}
         self._has_begun = False

@@ -68,4 +68,6 @@ def backfill(
         if asked is None:
             print(f"{name}: no rows are set aside")
         else:
-            print(f"{name}: backfill {asked.id} of {backfills.described(asked)} is asked for; the next run does it")
+            print(
+                f"{name}: backfill {asked.id} of {backfills.described(asked)} is asked for; the loop that runs does it, or the next run"
+            )

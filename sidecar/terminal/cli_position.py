@@ -120,7 +120,12 @@ def schema(
         name = followed(sc, table) if accept else logged(sc, table)
         if accept:
             told = sc.accept_schema(name)
-            print("\n".join([f"{name}: from the next poll on:", *told]) if told else f"{name}: nothing has changed")
+            if not told:
+                print(f"{name}: nothing has changed")
+                return
+            sinks = ", ".join(sc.tracked[name].sinks)
+            anew = f"Mirrors, and sinks of files, need a new name and place now: {sinks}"
+            print("\n".join([f"{name}: from the next poll on:", *told, *([anew] if sinks else [])]))
             return
         versions = list(sc.log(name).schemas())
         if as_json:

@@ -211,6 +211,7 @@ def test_an_unknown_table_is_an_error_that_lists_the_known_ones(sidecar: Sidecar
 
 
 def test_status_says_where_each_table_stands(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    assert sidecar("status").out == "nothing has been polled yet: sidecar run\n"
     sidecar("run", "--once")
     orders, ticks = json.loads(sidecar("status", "--json").out)
     assert orders["table"] == "orders"

@@ -327,6 +327,28 @@ def test_what_a_quiet_source_has_is_closed_once_and_not_read_again_by_the_next_c
             assert (found.read, found.rows) == (1, 1)
 
 
+def test_a_table_at_rest_is_shown_as_level_by_the_last_look_and_not_the_last_poll(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    import sqlite3
+
+    path = tmp_path / "source.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+        writer.execute("INSERT INTO a VALUES (1, ?)", (clock.now(),))
+        (tmp_path / "sidecar.toml").write_text(
+            f'[source]\nurl = "sqlite:///{path}"\n[tables.a]\nlookback = "5s"\nupdated_at_unit = "us"\n'
+        )
+        with sidecar.open(tmp_path / "sidecar.toml", clock=clock) as sc:
+            runner = Runner(sc)
+            for _ in range(60):
+                runner.poll()
+                clock.advance(2)
+            (shown,) = sc.status()
+            assert shown.polled is not None
+            assert clock.now() - shown.polled <= 10 * SECOND
+
+
 def test_a_quiet_source_is_asked_once_a_round_however_many_tables_there_are(tmp_path: Path, clock: FakeClock) -> None:
     import sqlite3
 
@@ -397,6 +419,7 @@ def test_spark_starts_while_existing_rows_are_read_and_what_keeps_it_from_that_i
     del functions
     lists.table("a", rows=rows(clock, *range(40)))
     more = '[tables.a]\nchunk_size = 2\n[sinks.one]\nforeach = "sinks_of_a_user:first"\n'
+    more += more.partition("[sinks.one]")[2].join(("[sinks.two]", ""))
     asked, chunks = threading.Event(), []
 
     def session(**_: object) -> SparkSession:
@@ -414,4 +437,6 @@ def test_spark_starts_while_existing_rows_are_read_and_what_keeps_it_from_that_i
         assert code == 6
         assert len(chunks) >= 20
         assert chunks[0]
-        assert "no Java here" in sc.store.notes()["a"]
+        one, two = sc.store.notes()["a"].splitlines()
+        assert ('sink "one"' in one, 'sink "two"' in two) == (True, True)
+        assert "no Java here" in one

@@ -79,7 +79,9 @@ def test_a_change_that_waits_is_said_before_and_after_a_poll_with_what_accepting
         assert 'needs a new name and place in the settings, and begins anew there (sinks: "lake")' in err
         with sidecar.open("sidecar.toml") as sc, pytest.raises(SchemaChanged, match="begins anew there"):
             sc.poll()
-    assert say("schema", "orders", "--accept")[0] == 0
+    code, out, _ = say("schema", "orders", "--accept")
+    assert code == 0
+    assert out.endswith("need a new name and place now: lake\n")
     with sidecar.open("sidecar.toml") as sc:
         sc.poll()
     assert say("check")[0] == 0

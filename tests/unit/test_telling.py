@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,9 @@ AWAY = SourceUnavailable("db:5432/shop: cannot connect")
 
 
 @pytest.fixture
-def telling(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> Telling:
+def telling(caplog: pytest.LogCaptureFixture, clock: FakeClock, tmp_path: Path) -> Telling:
     caplog.set_level(logging.INFO, "sidecar")
-    return Telling(clock)
+    return Telling(clock, tmp_path)
 
 
 def named(name: str) -> Tracked:
