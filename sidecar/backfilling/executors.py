@@ -10,7 +10,7 @@ import functools
 import hashlib
 import importlib.resources
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
@@ -90,10 +90,18 @@ def installed() -> str:
 def digest_of(package: Traversable) -> str:
     """Return eight digits for what the modules of *package* say, wherever they are, a zip file included."""
     found = hashlib.sha256()
-    # Those in folders are left out: a wheel has others there than a checkout.
-    for module in sorted((m for m in package.iterdir() if m.name.endswith(".py")), key=lambda m: m.name):
-        found.update(module.name.encode() + module.read_bytes())
+    for name, module in _modules(package, ""):
+        found.update(name.encode() + module.read_bytes())
     return found.hexdigest()[:8]
+
+
+def _modules(folder: Traversable, within: str) -> Iterator[tuple[str, Traversable]]:
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.name.endswith(".py"):
+            yield within + each.name, each
+        # A wheel has what is in `discovery` elsewhere than a checkout.
+        elif each.is_dir() and each.name not in ("discovery", "__pycache__"):
+            yield from _modules(each, f"{within}{each.name}/")
 
 
 def check_version(driver: str, executor: str) -> None:

@@ -68,6 +68,5 @@ def backfill(
         if asked is None:
             print(f"{name}: no rows are set aside")
         else:
-            print(
-                f"{name}: backfill {asked.id} of {backfills.described(asked)} is asked for; the loop that runs does it, or the next run"
-            )
+            what = backfills.described(asked)
+            print(f"{name}: backfill {asked.id} of {what} is asked for; the loop that runs does it, or the next run")

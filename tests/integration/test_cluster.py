@@ -168,13 +168,13 @@ def test_executors_with_another_sidecar_are_told_of(monkeypatch: pytest.MonkeyPa
 
 
 def test_two_checkouts_of_one_version_are_not_the_same_sidecar(tmp_path: Path) -> None:
-    here = Path(executors.__file__).parent
+    here = Path(sidecar.__file__).parent
     there = tmp_path / "sidecar"
-    shutil.copytree(here, there, ignore=shutil.ignore_patterns("testing", "discovery", "__pycache__"))
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("discovery", "__pycache__"))
     assert f"({executors.digest_of(there)})" in executors.installed(), "as a wheel has it"
     zipped = zipfile.Path(shutil.make_archive(str(tmp_path / "zip"), "zip", tmp_path, "sidecar"), "sidecar/")
     assert executors.digest_of(zipped) == executors.digest_of(there)
-    with (there / "turns.py").open("a") as file:
+    with (there / "backfilling" / "turns.py").open("a") as file:
         file.write("# changed\n")
     assert executors.digest_of(there) != executors.digest_of(here)
 
