@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import hypothesis
 import pytest
@@ -63,6 +64,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     weights = {FOLDER / file: number for number, file in enumerate(HEAVIEST)}
     with_spark = {item.path for item in items if item.get_closest_marker("spark")}
     items.sort(key=lambda item: weights.get(item.path, len(weights) + (item.path not in with_spark)))
+
+
+Command: TypeAlias = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    """What runs a command of `sidecar` in this process, and returns its exit code, what it printed, and its errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        from sidecar.cli import execute
+
+        capfd.readouterr()
+        code = execute(arguments)
+        sys.stdout.flush()
+        return code, *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import sidecar
-from sidecar.cli import execute
 from sidecar.lake import compaction, current
 from sidecar.lake.export import export
 from sidecar.polls.deliveries import NOTHING
-from tests.conftest import SQLiteFile
+from tests.conftest import Command, SQLiteFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = execute(arguments)
-        sys.stdout.flush()
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -58,22 +42,22 @@ def shop(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> SQLiteFile:
 
 
 def test_a_table_is_written_into_one_file_of_each_format_without_the_source(
-    spark: SparkSession, shop: SQLiteFile, run: Run
+    spark: SparkSession, shop: SQLiteFile, command: Command
 ) -> None:
-    assert run("export", "orders", "-o", "orders.parquet")[:2] == (0, "orders: 3 rows in orders.parquet\n")
+    assert command("export", "orders", "-o", "orders.parquet")[:2] == (0, "orders: 3 rows in orders.parquet\n")
     found = pq.read_table("orders.parquet")
     assert found.schema.field("updated_at").type == pa.timestamp("us")
     assert sorted(found["id"].to_pylist()) == [1, 2, 9007199254740993]
     assert found.filter(pa.compute.equal(found["id"], 1))["total"].to_pylist() == [2.5]
 
-    assert run("export", "orders", "--as-of", "1", "-o", "orders.jsonl")[0] == 0
+    assert command("export", "orders", "--as-of", "1", "-o", "orders.jsonl")[0] == 0
     lines = sorted(map(json.loads, Path("orders.jsonl").read_text().splitlines()), key=lambda row: row["id"])
     assert lines[:2] == [
         {"id": 1, "total": 1.5, "raw": "AP8=", "note": "", "updated_at": "2024-05-01T10:00:00"},
         {"id": 2, "total": "Infinity", "raw": None, "note": None, "updated_at": "2024-05-01T11:00:00"},
     ]
 
-    assert run("export", "orders", "--as-of", "2100-01-01T00:00Z", "-o", "orders.csv")[0] == 0
+    assert command("export", "orders", "--as-of", "2100-01-01T00:00Z", "-o", "orders.csv")[0] == 0
     text = Path("orders.csv").read_bytes().decode()
     assert text.startswith("id,total,raw,note,updated_at\r\n")
     assert '1,2.5,AP8=,"",2024-05-02T10:00:00\r\n' in text
@@ -84,12 +68,14 @@ def test_a_table_is_written_into_one_file_of_each_format_without_the_source(
     ]
 
 
-def test_a_file_that_is_there_is_written_over_only_by_force(spark: SparkSession, shop: SQLiteFile, run: Run) -> None:
+def test_a_file_that_is_there_is_written_over_only_by_force(
+    spark: SparkSession, shop: SQLiteFile, command: Command
+) -> None:
     Path("orders.csv").write_text("mine")
-    code, _, err = run("export", "orders", "-o", "orders.csv")
+    code, _, err = command("export", "orders", "-o", "orders.csv")
     assert (code, Path("orders.csv").read_text()) == (2, "mine")
     assert "--force" in err
-    assert run("export", "orders", "-o", "orders.csv", "--force")[0] == 0
+    assert command("export", "orders", "-o", "orders.csv", "--force")[0] == 0
     assert Path("orders.csv").read_text().startswith("id,")
 
 
@@ -105,9 +91,9 @@ def test_a_file_that_is_there_is_written_over_only_by_force(spark: SparkSession,
     ],
 )
 def test_what_cannot_be_exported_is_said_in_a_line_and_leaves_nothing(
-    shop: SQLiteFile, run: Run, arguments: tuple[str, ...], said: str
+    shop: SQLiteFile, command: Command, arguments: tuple[str, ...], said: str
 ) -> None:
-    code, out, err = run("export", *arguments)
+    code, out, err = command("export", *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert said in err
     assert not list(Path().glob("*.csv"))

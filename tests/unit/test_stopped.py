@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sidecar
-from sidecar.cli import execute
 from sidecar.errors import SchemaChanged
-from tests.conftest import SQLiteFile
-
-Say = Callable[..., tuple[int, str, str]]
+from tests.conftest import Command, SQLiteFile
 
 SETTINGS = """
 [source]
@@ -24,17 +19,6 @@ format = "delta"
 mode = "mirror"
 path = "lake"
 """
-
-
-@pytest.fixture
-def say(capfd: pytest.CaptureFixture[str]) -> Say:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = execute(arguments)
-        sys.stdout.flush()
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -63,52 +47,52 @@ def with_text_totals(shop: SQLiteFile) -> None:
 
 
 def test_a_change_that_waits_is_said_before_and_after_a_poll_with_what_accepting_it_means(
-    shop: SQLiteFile, say: Say
+    shop: SQLiteFile, command: Command
 ) -> None:
-    assert say("check")[0] == 0
+    assert command("check")[0] == 0
     with_text_totals(shop)
     changed = 'column "total" was int64 and is string now'
     for _ in ("before a poll has met it", "and after"):
-        code, out, _ = say("check")
+        code, out, _ = command("check")
         assert code == 1
         assert out.count(f'stopped: table "orders": {changed}') == 1
         assert "1 error" in out
-        code, out, err = say("schema", "orders")
+        code, out, err = command("schema", "orders")
         assert (code, out.splitlines()[1].split()[:5]) == (0, ["-", "-", "waits", "for", "--accept"])
         assert changed in out
         assert 'needs a new name and place in the settings, and begins anew there (sinks: "lake")' in err
         with sidecar.open("sidecar.toml") as sc, pytest.raises(SchemaChanged, match="begins anew there"):
             sc.poll()
-    code, out, _ = say("schema", "orders", "--accept")
+    code, out, _ = command("schema", "orders", "--accept")
     assert code == 0
     assert out.endswith("need a new name and place now: lake\n")
     with sidecar.open("sidecar.toml") as sc:
         sc.poll()
-    assert say("check")[0] == 0
-    assert "waits" not in say("schema", "orders")[1]
+    assert command("check")[0] == 0
+    assert "waits" not in command("schema", "orders")[1]
 
 
-def test_a_column_that_the_next_poll_takes_by_itself_is_shown_as_that(shop: SQLiteFile, say: Say) -> None:
+def test_a_column_that_the_next_poll_takes_by_itself_is_shown_as_that(shop: SQLiteFile, command: Command) -> None:
     shop.connection.execute("ALTER TABLE orders ADD COLUMN note TEXT")
-    code, out, err = say("schema", "orders")
+    code, out, err = command("schema", "orders")
     assert (code, err) == (0, "")
     assert "with the next poll" in out.splitlines()[1]
     assert 'column "note" (string) is new' in out
-    assert say("check")[0] == 0
+    assert command("check")[0] == 0
 
 
-def test_what_the_last_run_failed_at_is_found_by_a_check(shop: SQLiteFile, say: Say) -> None:
+def test_what_the_last_run_failed_at_is_found_by_a_check(shop: SQLiteFile, command: Command) -> None:
     with sidecar.open("sidecar.toml") as sc:
         sc.store.note("orders", 'sink "lake", table "orders": no room')
-    code, out, _ = say("check")
+    code, out, _ = command("check")
     assert code == 1
     assert (
         'error: failed at the last run, and is tried again by the next one: sink "lake", table "orders": no room' in out
     )
 
 
-def test_what_columns_have_been_is_shown_while_the_source_is_away(shop: SQLiteFile, say: Say) -> None:
+def test_what_columns_have_been_is_shown_while_the_source_is_away(shop: SQLiteFile, command: Command) -> None:
     shop.path.rename("away.db")
-    code, out, err = say("schema", "orders")
+    code, out, err = command("schema", "orders")
     assert (code, "id int64; total int64" in out) == (0, True)
     assert err.startswith("Not known is what its columns are by now: ")

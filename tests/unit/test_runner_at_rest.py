@@ -1,0 +1,89 @@
+"""A source in which nothing changes: what has stood for long enough is closed, and nothing is read again."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sidecar
+from sidecar import Sidecar
+from sidecar.clock import SECOND, FakeClock
+from sidecar.runner import Runner
+
+NAMES = [f"t{number}" for number in range(9)]
+
+
+@pytest.fixture
+def writer(tmp_path: Path, clock: FakeClock) -> Iterator[sqlite3.Connection]:
+    """A connection to tables of one row each, stamped now."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "source.db", isolation_level=None)) as connection:
+        for name in NAMES:
+            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+            connection.execute(f"INSERT INTO {name} VALUES (1, ?)", (clock.now(),))
+        yield connection
+
+
+@contextlib.contextmanager
+def following(folder: Path, clock: FakeClock, *tables: str) -> Iterator[Sidecar]:
+    path = folder / "sidecar.toml"
+    sections = (f'[tables.{name}]\nlookback = "5s"\nupdated_at_unit = "us"\n' for name in tables)
+    path.write_text(f'[source]\nurl = "sqlite:///{folder}/source.db"\n' + "".join(sections))
+    with sidecar.open(path, clock=clock) as sc:
+        yield sc
+
+
+def test_what_a_quiet_source_has_is_closed_once_and_not_read_again_by_the_next_change(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    writer.execute("INSERT INTO t0 VALUES (2, ?)", (clock.now(),))
+    with following(tmp_path, clock, "t0") as sc:
+        runner = Runner(sc)
+        assert runner.poll()["t0"].rows == 2
+        marks = []
+        for _ in range(4):
+            clock.advance(2)
+            assert runner.poll()["t0"].read == 0
+            marks.append(sc.watermark("t0"))
+        assert marks[0] == marks[1]
+        assert marks[1] != marks[2] == marks[3]
+        assert not sc.store.remembers("t0")
+        writer.execute("INSERT INTO t0 VALUES (3, ?)", (clock.now(),))
+        found = runner.poll()["t0"]
+        assert (found.read, found.rows) == (1, 1)
+
+
+def test_a_table_at_rest_is_shown_as_level_by_the_last_look_and_not_the_last_poll(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    del writer
+    with following(tmp_path, clock, "t0") as sc:
+        runner = Runner(sc)
+        for _ in range(60):
+            runner.poll()
+            clock.advance(2)
+        (shown,) = sc.status()
+        assert shown.polled is not None
+        assert clock.now() - shown.polled <= 10 * SECOND
+
+
+def test_a_quiet_source_is_asked_once_a_round_however_many_tables_there_are(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    with following(tmp_path, clock, *NAMES) as sc:
+        runner = Runner(sc)
+        runner.poll()
+        asked: list[str] = []
+        connection: sqlite3.Connection = sc.connector.file.connection()  # type: ignore[attr-defined]
+        connection.set_trace_callback(asked.append)
+        runner.poll()
+        assert asked == ["PRAGMA data_version"]
+        # What is seen of one table is no news of another.
+        writer.execute("INSERT INTO t4 VALUES (2, ?)", (clock.now(),))
+        assert {name for name, found in runner.poll().items() if found.rows} == {"t4"}
+        asked.clear()
+        runner.poll()
+        assert asked == ["PRAGMA data_version"]
