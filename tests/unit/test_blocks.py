@@ -126,7 +126,7 @@ def test_one_row_that_nothing_closes_keeps_a_page_from_being_forgotten_only_for_
 def test_small_blocks_are_drawn_together() -> None:
     disk, seed = Disk(), random.Random(1)
     held = disk.opened()
-    for turn in range(3000):
+    for turn in range(600):
         disk.write(held.put(lasting(*(turn * 5 + n for n in range(seed.randrange(1, 5)))), closed(None)))
     assert len(disk.headers) < 20
     assert len(known(held.records())) == len(known(disk.opened().records()))
