@@ -221,9 +221,14 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
-# In what runs always, they die on the cluster of test_cluster.py.
-@pytest.mark.soak
-@pytest.mark.parametrize("master", ["local[2]", "local[2,4]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize(
+    "master",
+    [
+        pytest.param("local[2]", marks=pytest.mark.soak),
+        pytest.param("local[2,4]", marks=pytest.mark.soak),
+        "local-cluster[2,1,1024]",
+    ],
+)
 def test_executors_that_die_repeat_nothing(pg: Database, admin: Connection, tmp_path: Path, master: str) -> None:
     fill(admin)
     quick = f'"spark.executor.extraJavaOptions" = {json.dumps(class_data.ONE_COMPILER)}\n'
