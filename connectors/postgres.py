@@ -160,6 +160,9 @@ class PostgresConnector(SourceConnector):
             count = plan[0]["Plan"]["Plan Rows"]
         return None if count is None else int(count)
 
+    def hides(self, table: Table) -> str | None:
+        return ". ".join(catalog.FILTERED) if catalog.is_filtered(self._session, table) else None
+
     def pulse(self) -> object | None:
         """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.
 

@@ -1,5 +1,5 @@
-"""A column of numbers in which one writer counts in milliseconds, say, and another in seconds: what the second one writes
-is less than all that has been read, and no poll would ever meet it.
+"""A column of numbers in which one writer counts in milliseconds, say, and another in seconds: what the second one
+writes is less than all that has been read, and no poll would ever meet it.
 
 A column that has changed over is none: its seconds were all read before its milliseconds came. Nor is a counter, unless
 one of its values, read as a time, lies between the last poll and now.
