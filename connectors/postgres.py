@@ -6,7 +6,8 @@ transactions it knows. Sessions are in `postgres_session.py`, snapshots in `post
 answers in `postgres_answer.py`, types in `postgres_types.py`, values that arrive as text in `postgres_values.py`,
 literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`. What a backfill asks for
 besides: parts of a table in `postgres_scope.py`, keys that divide it in `postgres_split.py`, a snapshot that
-connections share in `postgres_copying.py`, and how hard the server is at work in `postgres_strain.py`.
+connections share in `postgres_copying.py`, whether there is one for connectorx in `postgres_room.py`, and how hard the
+server is at work in `postgres_strain.py`.
 """
 
 from __future__ import annotations
@@ -198,5 +199,6 @@ class PostgresConnector(SourceConnector):
         return findings(self._session, tracked, self.source.clock)
 
     def close(self) -> None:
+        self._reader.forget()
         self._session.close()
         self._aside.close()

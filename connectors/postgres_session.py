@@ -151,6 +151,14 @@ class Session:
         except psycopg.Error as error:
             raise translated(error, table, self.where) from None
 
+    def another(self) -> Connection:
+        """Return a connection besides; psycopg.Error if the server does not let the role have one."""
+        try:
+            self._attempt = Attempt(self._parameters)
+            return self._attempt.result()
+        finally:
+            self._attempt = None
+
     def cancel(self) -> None:
         """Have the statement under way break off, here and in the connections that connectorx has; from any thread.
 
@@ -224,12 +232,9 @@ class Session:
 
     def _connect(self) -> tuple[Connection, Server]:
         try:
-            self._attempt = Attempt(self._parameters)
-            connection = self._attempt.result()
+            connection = self.another()
         except psycopg.Error as error:
             raise self._refused(error) from None
-        finally:
-            self._attempt = None
         version = connection.info.server_version
         if version < _OLDEST_VERSION:
             connection.close()
