@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 import sidecar
-from sidecar.errors import SettingsError
-from tests.cases.harness import Project, kinds, sqlite_file
+from sidecar.errors import SettingsError, SourceUnavailable
+from tests.cases.harness import Project, kinds, sqlite_file, wait_for
 from tests.servers import Database, fresh_database
 
 STAMPS = (
@@ -86,6 +87,28 @@ def test_another_database_is_not_polled_from_where_this_one_stands(tmp_path: Pat
         assert f'"{other.dbname}"' in run.err
         project.write(source={"url": pg.url})
         assert project.poll() == {"plain": []}
+
+
+def test_a_source_that_goes_away_before_it_is_known_which_it_is_is_waited_for(tmp_path: Path, pg: Database) -> None:
+    s1, stop = pg.connect(), threading.Event()
+    s1.execute(PLAIN.encode())
+    project = Project(tmp_path, pg.reader_url, {"plain": {}})
+    with sidecar.open(project.path) as sc:
+        assert list(sc.tracked) == ["plain"]
+        s1.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT 0'.encode())
+        s1.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (pg.reader,))
+        with pytest.raises(SourceUnavailable):
+            sc.poll()
+        assert not list((tmp_path / "state" / "backfills").rglob("*.json")), "nothing is begun of a database unknown"
+        loop = threading.Thread(target=sc.run, kwargs={"interval": 0.1, "stop": stop})
+        loop.start()
+        loop.join(0.5)
+        assert loop.is_alive()
+        s1.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT -1'.encode())
+        came = wait_for(lambda: bool(list(sc.log("plain").rows())))
+        stop.set()
+        loop.join()
+    assert came
 
 
 def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(tmp_path: Path) -> None:
