@@ -65,6 +65,23 @@ def test_a_table_that_took_the_name_of_another_is_read_from_its_beginning(
     assert project.poll()["seats"] == []
 
 
+def test_a_column_that_was_made_again_as_another_type_is_decided_on_before_its_rows_come(
+    tmp_path: Path, pg: Database
+) -> None:
+    writer = pg.connect()
+    writer.execute(SEATS)
+    project = Project(tmp_path, pg.reader_url, {"seats": {"lookback": "1s"}})
+    assert len(project.poll()["seats"]) == 2
+    writer.execute("ALTER TABLE seats DROP COLUMN note; ALTER TABLE seats ADD COLUMN note int DEFAULT 7")
+    before = sorted((tmp_path / "state" / "log" / "seats").glob("*.parquet"))
+    with pytest.raises(SchemaChanged, match=r'column "note"'):
+        project.poll()
+    assert sorted((tmp_path / "state" / "log" / "seats").glob("*.parquet")) == before
+    with sidecar.open(project.path) as sc:
+        sc.accept_schema("seats")
+    assert [row["note"] for row in project.poll()["seats"]] == [7, 7]
+
+
 def test_whoever_asks_for_it_is_stopped_by_what_was_made_again(tmp_path: Path, pg: Database) -> None:
     writer = pg.connect()
     writer.execute(SEATS)

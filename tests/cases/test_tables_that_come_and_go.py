@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sidecar
-from sidecar.errors import SettingsError, SourceUnavailable
+from sidecar.errors import SettingsError, SourceUnavailable, StateDamaged
 from tests.cases.harness import Project, kinds, sqlite_file, wait_for
 from tests.servers import Database, fresh_database
 
@@ -111,7 +111,9 @@ def test_a_source_that_goes_away_before_it_is_known_which_it_is_is_waited_for(tm
     assert came
 
 
-def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(tmp_path: Path) -> None:
+def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     setup = "CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT); INSERT INTO t VALUES ({}, '2024-05-0{} 10:00');"
     first, other = tmp_path / "first.db", tmp_path / "other.db"
     sqlite_file(first, setup.format(1, 9)).close()
@@ -123,10 +125,18 @@ def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_i
         for _ in range(2):
             with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
                 sc.poll()
+        with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
+            sc.run(once=True)
     assert [row["id"] for row in project.rows("t")] == [1]
     first.rename(tmp_path / "moved.db")
     project.write(source={"url": f"sqlite:///{tmp_path}/moved.db"})
     assert project.poll() == {"t": []}
+    assert f'no other database is known as "{first}" any more; "{tmp_path}/moved.db" is taken for it' in caplog.text
+    other.rename(first)
+    assert project.poll() == {"t": []}, "what stands there now is another one"
+    (tmp_path / "p" / "state" / "source").write_bytes(b"\xff")
+    with pytest.raises(StateDamaged, match="It says which database this state is of"):
+        project.poll()
 
 
 def test_a_key_that_holds_for_the_parent_alone_is_named_where_a_child_has_it_too(tmp_path: Path, pg: Database) -> None:

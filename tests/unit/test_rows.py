@@ -161,6 +161,20 @@ def test_what_is_gone_is_said_by_the_stamp_or_by_the_connector() -> None:
     assert read(page(), said).gone.tolist() == [False, True, False]
 
 
+def test_a_placeholder_deletes_nothing_whatever_else_says_that_a_row_is_gone() -> None:
+    day, far = 86_400_000_000, 7_258_118_400_000_000
+    either = dataclasses.replace(TRACKED, deleted_when="v = 'gone'")
+    good = arrow({"deleted": day + 1}, {"deleted": None}, {"deleted": far - 1}, {"deleted": far})
+    # By the condition, the second is gone without a time, and the last one is there.
+    good = good.append_column(DELETED, pa.array([True, True, True, False]))
+    rows.refuse_placeholders(read(page(tracked=either), good))
+    for odd in (day, 0, far):
+        bad = arrow({"deleted": day + 1}, {"deleted": odd}, {"deleted": odd})
+        bad = bad.append_column(DELETED, pa.array([True] * 3))
+        with pytest.raises(SettingsError, match=r"a placeholder rather than .*first key: id=1\)"):
+            rows.refuse_placeholders(read(page(tracked=either), bad))
+
+
 def test_a_key_that_holds_a_null_is_named() -> None:
     data = arrow({"updated": 1}, {"updated": 2}).set_column(0, "id", pa.array([1, None], pa.int64()))
     with pytest.raises(SettingsError, match='table "t": key column "id" holds a NULL'):
