@@ -125,6 +125,7 @@ def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_i
         for _ in range(2):
             with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
                 sc.poll()
+        assert list(sc.tracked) == ["t"]
         with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
             sc.run(once=True)
     assert [row["id"] for row in project.rows("t")] == [1]
