@@ -132,7 +132,7 @@ class Runner:
         assert self.stop is not None
         self._begin_round()
         tables = self._tables()
-        self._telling.begins(tables, interval, self._lost)
+        self._telling.begins(tables, interval, self._doubts)
         self._fan_out.begin()
         for tracked in tables:
             if self._stopping():
@@ -150,7 +150,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
-            self._telling.begins(tables, None, self._lost)
+            self._telling.begins(tables, None, self._doubts)
             self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             self._pulse = None
@@ -377,8 +377,8 @@ class Runner:
             except SidecarError as error:
                 self._failed(tracked.name, error)
 
-    def _lost(self, tables: Iterable[Tracked]) -> Iterable[Finding]:
-        return places.lost(self.sidecar.settings, tables, self.sidecar.store)
+    def _doubts(self, tables: Iterable[Tracked]) -> Iterable[Finding]:
+        return places.doubts(self.sidecar.settings, tables, self.sidecar.store)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

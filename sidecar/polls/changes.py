@@ -71,8 +71,8 @@ def _begin_anew(tracked: Tracked) -> str:
         return ""
     names = ", ".join(f'"{name}"' for name in tracked.sinks)
     return (
-        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings, and "
-        f"begins anew there (sinks: {names}). "
+        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings "
+        f"(sinks: {names}); a mirror begins anew only after the reset. "
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sidecar.errors import SettingsError
-from sidecar.terminal.cli_parts import SETTINGS, Config, followed, opened
+from sidecar.terminal.cli_parts import SETTINGS, Config, followed, held, opened
 from sidecar.terminal.tables import printed
 
 
@@ -45,7 +45,7 @@ def backfill(
 
     if list_:
         with opened(config, read_only=True) as sc:
-            found = backfills.statuses(sc, None if table is None else followed(sc, table))
+            found = backfills.statuses(sc, None if table is None else held(sc, table))
         print(show_backfills.as_json(found)) if as_json else printed(show_backfills.as_table(found))
         return
     if table is None:

@@ -76,6 +76,17 @@ def logged(sc: Sidecar, table: str) -> str:
     return _named(table, [unquote(folder) for folder in tables(sc.root)], "has no change log yet; there are")
 
 
+def held(sc: Sidecar, table: str) -> str:
+    """Return the followed table that *table* names; the source is not asked where a log or backfills know the name."""
+    from urllib.parse import unquote
+
+    from sidecar.backfilling.requests import Requests
+    from sidecar.changelog import tables
+
+    names = {*map(unquote, tables(sc.root)), *Requests(sc.settings.state.path).tables()}
+    return table if table in names else followed(sc, table)
+
+
 def _named(table: str, names: Sequence[str], otherwise: str) -> str:
     if table in names:
         return table
