@@ -16,15 +16,16 @@ from sidecar.sinks import FILE_FORMATS
 if TYPE_CHECKING:
     from sidecar.config import Settings, SinkSettings
     from sidecar.model import Tracked
+    from sidecar.project import Sidecar
     from sidecar.state import WatermarkStore
 
 
-def doubts(settings: Settings, tables: Iterable[Tracked], store: WatermarkStore) -> Iterator[Finding]:
-    """Yield what is to be said of the sinks of *settings* and their *tables* before they are given anything."""
-    for name, sink in settings.sinks.items():
+def doubts(sc: Sidecar, tables: Iterable[Tracked]) -> Iterator[Finding]:
+    """Yield what is to be said of the sinks of *sc* and their *tables* before they are given anything."""
+    for name, sink in sc.settings.sinks.items():
         if (doubt := formats.doubt(sink.format)) is not None:
             yield Finding("warning", f"sink {name}", f'sink "{name}": {doubt}')
-    yield from lost(settings, tables, store)
+    yield from lost(sc.settings, tables, sc.store)
 
 
 def lost(settings: Settings, tables: Iterable[Tracked], store: WatermarkStore) -> Iterator[Finding]:

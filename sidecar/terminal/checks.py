@@ -86,7 +86,7 @@ def _surroundings(sc: Sidecar, tables: Mapping[str, Tracked]) -> Iterator[Findin
         )
         return
     yield from _java()
-    yield from places.doubts(settings, tables.values(), sc.store)
+    yield from places.doubts(sc, tables.values())
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:
