@@ -65,7 +65,7 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
     if fine:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
-    yield f"{len(tables)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    yield f"{_count(len(tables), 'table')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
 
 
 def _message(text: str, width: int | None) -> list[str]:

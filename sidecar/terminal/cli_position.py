@@ -112,7 +112,7 @@ def schema(
 
     Once accepted, the changes before and after it are read apart, as of two tables.
 
-    Mirrors, and sinks of files, then need a new name and place. It says what else.
+    Mirrors, and sinks of files, then need a new name and place, as is said there.
 
     Example: [bold]sidecar schema orders[/bold]
     """

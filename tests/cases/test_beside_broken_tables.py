@@ -53,7 +53,7 @@ def test_what_is_asked_of_a_table_is_done_and_a_check_names_the_others(tmp_path:
     check = project.cli("check")
     assert check.code == 1
     assert 'error: table "keyless": it has no primary key' in check.text
-    assert "1 tables, 1 error" in check.text
+    assert "1 table, 1 error" in check.text
 
 
 def test_what_a_child_that_cannot_be_followed_has_not_seen_of_its_parent_is_kept(tmp_path: Path) -> None:
