@@ -71,7 +71,7 @@ def stopped(sc: Sidecar, table: str, waits: str) -> str:
     """Return that *table* does not go on before what *waits* for a decision is decided, or that it will not."""
     # A poll minds what a table's columns have become once it meets a row of it.
     is_met = sc.store.notes().get(table) == waits
-    return f"{'stopped' if is_met else 'stops at the next row that changes'}: {waits}"
+    return f"{'stopped' if is_met else 'stops once a poll meets a row'}: {waits}"
 
 
 def _backfill(sc: Sidecar, table: str) -> BackfillStatus | None:

@@ -73,7 +73,10 @@ def logged(sc: Sidecar, table: str) -> str:
 
     from sidecar.changelog import tables
 
-    return _named(table, [unquote(folder) for folder in tables(sc.root)], "has no change log yet; there are")
+    names = [unquote(folder) for folder in tables(sc.root)]
+    if not names:
+        raise SettingsError(f'table "{table}": nothing has been polled yet: sidecar run')
+    return _named(table, names, "has no change log yet; there are")
 
 
 def held(sc: Sidecar, table: str) -> str:

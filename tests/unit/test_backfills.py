@@ -111,7 +111,7 @@ def test_a_backfill_is_asked_for_beside_a_process_that_runs_which_says_how_many_
         ]
         (found,) = [b for b in running.backfills("items") if b.kind == "requested"]
         assert (found.state, found.read, found.written) == ("done", 2, 2)
-    assert "table=items backfill=done: 1 of its keys are not in the source" in caplog.text
+    assert "table=items backfill=done: 1 of 3 keys not found in the source" in caplog.text
 
 
 def test_backfills_are_listed_and_cancelled(items: Project) -> None:

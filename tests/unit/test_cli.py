@@ -204,6 +204,7 @@ def test_changes_can_begin_after_an_offset_and_end_early(sidecar: Sidecar, shop:
 
 
 def test_an_unknown_table_is_an_error_that_lists_the_known_ones(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    assert sidecar("changes", "orders").err == 'error: table "orders": nothing has been polled yet: sidecar run\n'
     sidecar("run", "--once")
     answer = sidecar("changes", "nothing")
     assert answer.code == 2

@@ -52,7 +52,7 @@ def test_a_change_that_waits_is_said_before_and_after_a_poll_with_what_accepting
     assert command("check")[0] == 0
     with_text_totals(shop)
     changed = 'column "total" was int64 and is string now'
-    for stands in ("stops at the next row that changes", "stopped"):
+    for stands in ("stops once a poll meets a row", "stopped"):
         code, out, _ = command("check")
         assert code == 1
         assert out.count(f'error: {stands}: table "orders": {changed}') == 1
