@@ -271,8 +271,8 @@ def test_children_go_with_their_parents_however_many_there_are_in_between(shop: 
     assert 'refresh_on: table "pets" delivers no column "nme"; did you mean "name"?' in said
 
 
-def test_a_table_that_cannot_be_followed_does_not_make_its_sink_a_misspelt_one(shop: SQLiteFile) -> None:
-    sink = '[sinks.x]\npath = "x"\ntables = ["pets"]'
+def test_what_is_wrong_with_no_table_waits_for_what_is_wrong_with_one(shop: SQLiteFile) -> None:
+    sink = '[sinks.x]\npath = "x"\ntables = ["pet"]'
     found, broken = apart(shop, "", f'[tables.orders]\n[tables.pets]\nupdated_at = "nope"\n{sink}', known=())
     assert (found, list(broken)) == (["orders"], ["pets"])
 
@@ -318,6 +318,8 @@ def test_what_is_wrong_with_several_tables_is_said_at_once(shop: SQLiteFile) -> 
 def test_a_default_that_no_table_has_is_an_error(shop: SQLiteFile) -> None:
     said = complaint(shop, 'include = ["o*"]', '[defaults]\ndeleted_at = "updatedat"')
     assert '[defaults] deleted_at: no table has a column "updatedat"; did you mean "updated_at"?' in said
+    some = resolved(shop, 'include = ["o*", "pets"]', '[defaults]\ndeleted_at = "name"')
+    assert {t.name: t.deleted_at for t in some} == {"orders": None, "pets": "name"}
 
 
 def test_each_table_knows_its_sinks(shop: SQLiteFile) -> None:
