@@ -180,7 +180,11 @@ def _within(second: str, micros: int, following: str, end: str) -> list[Range]:
     point = f"{second}.{micros:06}"
     same = f"{point}Z", f"{second}Z"
     above = Range(point, following, beyond=True, only="{c} NOT IN (?, ?)", values=same)
-    return [Range(f"{second},", f"{second}-", beyond=True), above, *([Range(following, end)] if following < end else [])]
+    return [
+        Range(f"{second},", f"{second}-", beyond=True),
+        above,
+        *([Range(following, end)] if following < end else []),
+    ]
 
 
 def zoned(timezone: str | None) -> str:
