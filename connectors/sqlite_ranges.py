@@ -203,12 +203,6 @@ def behind(timezone: str | None) -> str:
     return zoned(timezone) if timezone else "{c} NOT LIKE '%Z' AND length({c}) > 11 AND instr(substr({c}, 12), '-')"
 
 
-def perhaps_behind(timezone: str | None) -> str:
-    """Return `behind` in a form that costs a third where it does not hold: for a look at all values of a column."""
-    sign = "[-+ZzC]*" if timezone else "-*"
-    return f"{{c}} GLOB '???????????*{sign}' AND {behind(timezone)}"
-
-
 def window(closed: int, timezone: str | None) -> tuple[str, str] | None:
     """Return the two texts between which such values could lie above *closed*, and be missed; None if it is no time of
     a calendar.
