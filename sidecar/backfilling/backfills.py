@@ -119,7 +119,8 @@ def keys_in(given: Sequence[str]) -> list[str]:
             found.append(key)
             continue
         try:
-            lines = Path(key[1:]).read_text(encoding="utf-8-sig").splitlines()
+            # Not `splitlines`: a key may hold what Unicode calls the end of a line.
+            lines = Path(key[1:]).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"--keys {key}: the file cannot be read: {error}") from None
         found += [line for line in lines if line.strip()]
