@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from urllib.parse import unquote
 
 from sidecar import codec, faults
@@ -63,6 +63,9 @@ class Ended:
 
 class Requests:
     """The requests of one state folder. Any number of processes may make and cancel them; one begins and ends them."""
+
+    kept: ClassVar[int] = 0
+    """How many were made by this process, whatever folder they are in."""
 
     def __init__(self, state: Path, clock: Clock | None = None) -> None:
         self._root, self._clock = state / "backfills", clock
@@ -150,6 +153,7 @@ class Requests:
         path = self._path(request)
         make_folder(path.parent)
         write_durably(path, lambda aside: _write(aside, _dump(request)))
+        Requests.kept += 1
         return request
 
     def end(
