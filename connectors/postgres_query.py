@@ -19,7 +19,7 @@ ODD = "sidecar:odd"
 """Which of a row's times had to be NULL, as their places in the SELECT list."""
 
 # Versions are compared by age, which is exact up to 2^31 transactions; the margin is for those that begin meanwhile.
-_FAR = 2**31 - 2**20
+FAR = 2**31 - 2**20
 
 
 def column(tracked: Tracked, name: str) -> Column:
@@ -92,7 +92,7 @@ class Statements:
         """Return the page's WHERE, its versions reduced to those that may be new since `page.since`."""
         found = sql.where(self.page, self.dialect, after=after)
         since = self.page.since
-        if since is not None and self.versioned and 0 <= self.xmax - since < _FAR:
+        if since is not None and self.versioned and 0 <= self.xmax - since < FAR:
             # Rows frozen long ago have an xmin of an earlier round, whose age is negative.
             oldest = f"pg_catalog.age('{since % 2**32}'::xid)"
             found.terms.append(f"pg_catalog.age({self.name('xmin')}) BETWEEN 0 AND {oldest}")
