@@ -151,6 +151,36 @@ def test_a_flag_says_which_rows_are_deleted(tmp_path: Path, pg: Database) -> Non
 @pytest.mark.parametrize(
     ("declared", "sentinel"),
     [
+        ("timestamptz", "9999-12-31 00:00:00"),
+        ("timestamp", "9999-12-31"),
+        ("date", "9999-12-31 00:00"),
+        ("timestamptz", "infinity"),
+    ],
+)
+def test_a_flag_deletes_where_another_value_means_not_deleted(
+    tmp_path: Path, pg: Database, declared: str, sentinel: str
+) -> None:
+    s1 = pg.connect()
+    s1.execute(
+        "CREATE TABLE u (id int PRIMARY KEY, status text, updated_at timestamptz NOT NULL DEFAULT now(),"
+        f" deleted_at {declared} NOT NULL DEFAULT '{sentinel}');"
+        "INSERT INTO u VALUES (1, 'live'), (2, 'gone')"
+    )
+    project = Project(tmp_path, pg.reader_url, {"u": {"deleted_when": "status = 'gone'", "not_deleted": [sentinel]}})
+    project.poll()
+    assert sorted(project.merged("u", "id")) == [1]
+    s1.execute("UPDATE u SET status = 'gone', updated_at = now() WHERE id = 1")
+    s1.execute("UPDATE u SET status = 'live', updated_at = now() WHERE id = 2")
+    assert kinds(project.poll()["u"], "id") == [("delete", 1), ("update_postimage", 2)]
+    assert project.poll()["u"] == []
+    s1.execute("UPDATE u SET deleted_at = '1970-01-01', status = 'gone', updated_at = now() WHERE id = 2")
+    with pytest.raises(SettingsError, match="a placeholder rather than the time of a deletion"):
+        project.poll()
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentinel"),
+    [
         ("timestamptz", "infinity"),
         ("timestamp", "-infinity"),
         ("timestamptz", "9999-12-31 23:59:59+00"),
