@@ -244,6 +244,9 @@ def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
 
 def _are_listed(column: pa.ChunkedArray, stamps_: Integers, some: tuple[Scalar, ...]) -> Flags:
     """Return which values of *column*, in time *stamps_*, are among *some*, as the settings say them."""
+    if pa.types.is_string(column.type):
+        # A number that arrives as text.
+        return _among(column, tuple(v if isinstance(v, str) else repr(v) for v in some))
     if not pa.types.is_timestamp(column.type) and not pa.types.is_date(column.type):
         return _among(column, some)
     times = (found[0] for v in some if isinstance(v, str) and (found := exact_text(v)) is not None)

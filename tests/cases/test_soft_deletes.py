@@ -120,6 +120,15 @@ def test_any_value_can_mean_not_deleted(
     assert sorted(project.merged("u", "id")) == [1, 2]
 
 
+def test_a_flag_deletes_where_a_number_means_not_deleted_in_sqlite(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE u (id INTEGER PRIMARY KEY, gone INTEGER, updated_at TEXT, deleted_at DATETIME NOT NULL)")
+    s1.execute("INSERT INTO u VALUES (1, 0, '2024-05-01 10:00:00', 0), (2, 1, '2024-05-01 10:00:00', 0)")
+    project = Project(tmp_path, sqlite_db.url, {"u": {"deleted_when": "gone", "not_deleted": [0]}})
+    project.poll()
+    assert sorted(project.merged("u", "id")) == [1]
+
+
 @pytest.mark.parametrize("sentinel", ["infinity", "9999-12-31 00:00:00+00", "-infinity", "1970-01-01 00:00:00+00"])
 def test_any_time_can_mean_not_deleted_in_postgres(tmp_path: Path, pg: Database, sentinel: str) -> None:
     s1 = pg.connect()
