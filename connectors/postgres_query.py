@@ -107,7 +107,8 @@ class Statements:
         tracked = self.tracked
         needed = (*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at)
         names = dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)])
-        return [column(tracked, n) for n in names]
+        known = {c.name: c for c in tracked.table.columns}
+        return [known.get(n) or column(tracked, n) for n in names]
 
     def wires(self, *, careful: bool) -> list[Wire]:
         """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""

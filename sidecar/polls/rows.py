@@ -80,8 +80,8 @@ class Rows:
 
     def delivered(self) -> pa.Table:
         """Return the columns that users see, in the source's order and in the types that users see."""
-        names = [c.name for c in self.tracked.columns]
-        typed = [VALUE + n if VALUE + n in self.data.column_names else n for n in names]
+        names, there = [c.name for c in self.tracked.columns], {*self.data.column_names}
+        typed = [VALUE + n if VALUE + n in there else n for n in names]
         return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
 
 
