@@ -242,6 +242,16 @@ def is_filtered(session: Session, table: Table) -> bool:
     return bool(session.rows(sql, (".".join(map(quoted, table.path)),), table=table.name)[0][0])
 
 
+def is_subscribed(session: Session, table: Table) -> bool:
+    """Return whether a subscription of logical replication fills *table*, or one of its partitions."""
+    sql = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel WHERE srrelid = %s OR srrelid IN"
+        " (SELECT relid FROM pg_catalog.pg_partition_tree(%s)))"
+    )
+    oid = _oid(session, table)
+    return bool(session.rows(sql, (oid, oid), table=table.name)[0][0])
+
+
 def kind(session: Session, table: Table) -> str:
     """Return the catalog's letter for what *table* is: r, p, v, m or f."""
     sql = "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s"
