@@ -98,7 +98,8 @@ def _past(memory: Memory, view: View, server: Server) -> _Past:
         return _Past(server.identity, 0, [], is_known=False)
     if any(following > view.next for _, following in history):
         return _Past(server.identity, restores if server.standby else restores + 1, [], is_known=server.standby)
-    return _Past(server.identity, restores, history)
+    # A time that has not come yet is one of a clock that has been set back since.
+    return _Past(server.identity, restores, [(time, following) for time, following in history if time <= view.now])
 
 
 def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:
