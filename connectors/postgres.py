@@ -146,7 +146,9 @@ class PostgresConnector(SourceConnector):
         """Return what the planner believes, partitions included; and say it if the role is not shown all rows."""
         name = ".".join(map(quoted, tracked.table.path))
         here = self._session.where, tracked.name
-        if here not in self._filtered and catalog.is_filtered(self._session, tracked.table):
+        # To who reads the rows, in a snapshot; a check finds it by itself.
+        is_to_be_said = self._session.view is not None and here not in self._filtered
+        if is_to_be_said and catalog.is_filtered(self._session, tracked.table):
             self._filtered.add(here)
             log.warning('table "%s": %s. %s', tracked.name, *catalog.FILTERED)
         rows = self._session.rows(

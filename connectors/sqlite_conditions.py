@@ -22,7 +22,8 @@ def check(connection: sqlite3.Connection, page: Page) -> None:
     connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
     for form in (condition, alone(condition)):
         try:
-            connection.execute(f"SELECT 1 FROM {table} WHERE\n{form}\nLIMIT 0").close()
+            # Explained, it is not run, and needs nothing behind it that an error would show.
+            connection.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE\n{form}\n").close()
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
                 raise
@@ -31,7 +32,8 @@ def check(connection: sqlite3.Connection, page: Page) -> None:
 
 def refused(page: Page, error: Exception) -> SettingsError:
     """Return *error* as what it means if it is the scope's condition that the database refuses."""
+    said = str(error).rstrip(".")
     return SettingsError(
-        f'table "{page.tracked.name}": the condition {page.scope.where!r} is none that the database can test: {error}. '
+        f'table "{page.tracked.name}": the condition {page.scope.where!r} is none that the database can test: {said}. '
         "Write what could stand alone after WHERE in a SELECT from this table."
     )

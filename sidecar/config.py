@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -27,8 +27,8 @@ from sidecar.clock import SECOND
 from sidecar.errors import SettingsError
 from sidecar.log.storage import AnyPath, locate
 from sidecar.model import OnBadValue, Scalar
-from sidecar.settings import mirrored, values
-from sidecar.settings.environment import Expanded, expand
+from sidecar.settings import complaints, mirrored, values
+from sidecar.settings.environment import Loc, expand
 from sidecar.settings.scrub import Secrets, in_url
 from sidecar.settings.words import did_you_mean, section
 
@@ -217,6 +217,12 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     _path: Path = PrivateAttr(default=Path("sidecar.toml"))
     _from_environment: tuple[str, ...] = PrivateAttr(default=())
+    _unset: tuple[str, ...] = PrivateAttr(default=())
+
+    def need_source(self) -> None:
+        """Raise SettingsError if the environment lacks what [source] says; who opens no source can do without."""
+        if self._unset:
+            raise SettingsError("\n".join(self._unset))
 
     @property
     def path(self) -> Path:
@@ -248,22 +254,27 @@ class Settings(_Section):
 
 
 def load(path: str | Path) -> Settings:
-    """Return the settings in *path*; SettingsError holds everything that is wrong with them, one problem a line."""
+    """Return the settings in *path*; SettingsError holds everything that is wrong with them, one problem a line.
+
+    What the environment does not say of [source] is an error for who wants to read that: see `Settings.need_source`.
+    """
     path = Path(path)
-    raw = _parse(path)
-    expanded = expand(raw)
-    problems = list(expanded.problems)
+    expanded = expand(_parse(path))
     raw = {"source": {}, "state": {}, **expanded.raw}
+    unset = [f"{path}: {problem}" for _, problem in expanded.problems]
+    waits = all(loc[0] == "source" for loc, _ in expanded.problems)
+    problems: list[str] = []
     settings: Settings | None = None
     try:
-        settings = Settings.model_validate(raw, context={"folder": path.absolute().parent})
-        problems += _contradictions(settings)
+        settings = Settings.model_validate(_known(raw, expanded.missing), context={"folder": path.absolute().parent})
+        if waits:
+            problems += [*(() if unset else _places(settings.source)), *_contradictions(settings)]
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        problems += [_say(e, raw, expanded) for e in found if tuple(e["loc"]) not in expanded.missing]
-    if problems or settings is None:
-        raise SettingsError("\n".join(f"{path}: {problem}" for problem in problems))
+        problems += complaints.said(error, raw, expanded, _keys())
+    if problems or settings is None or not waits:
+        raise SettingsError("\n".join([*unset, *(f"{path}: {problem}" for problem in problems)]))
     settings._path = path
+    settings._unset = tuple(unset)
     settings._from_environment = tuple(v for loc, v in expanded.origins if _is_secret(loc))
     return settings
 
@@ -272,6 +283,7 @@ def source(settings: Settings, clock: Clock) -> Source:
     """Return where to connect, for `connector.connect`; the path in a SQLite URL is absolute."""
     from sidecar.connector import Source
 
+    settings.need_source()
     at = settings.source
     return Source(
         url=_absolute(_url(at), settings.folder),
@@ -318,8 +330,14 @@ def _absolute(url: str, folder: Path) -> str:
     return f"{scheme}:///{quote(str(folder))}/{rest}"
 
 
-def _contradictions(settings: Settings) -> Iterator[str]:
-    at = settings.source
+def _known(raw: Mapping[str, Any], missing: Collection[Loc]) -> dict[str, Any]:
+    """Return *raw* without the entries of its [source] that are *missing*."""
+    at = raw["source"]
+    known = {k: v for k, v in at.items() if ("source", k) not in missing} if isinstance(at, dict) else at
+    return {**raw, "source": known}
+
+
+def _places(at: SourceSettings) -> Iterator[str]:
     parts = [name for name in ("connector", "host", "port", "database") if name in at.model_fields_set]
     if at.url is not None and parts:
         yield f"[source] url and {', '.join(parts)} say the same thing; keep one of them"
@@ -327,6 +345,9 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield '[source] says no place: give url = "postgresql://user@host/database" or "sqlite:///file.db"'
     elif at.url is not None and ":" not in at.url.get_secret_value():
         yield '[source] url: is none; it begins with the kind of source, such as "postgresql://" or "sqlite:///"'
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
     try:
         _ = settings.log
     except SettingsError as error:
@@ -350,50 +371,13 @@ def _is_secret(loc: tuple[str | int, ...]) -> bool:
     )
 
 
-_MODELS: Mapping[str, type[_Section]] = {
-    "source": SourceSettings,
-    "state": StateSettings,
-    "defaults": Defaults,
-    "backfill": BackfillSettings,
-    "spark": SparkSettings,
-    "tables": TableSettings,
-    "sinks": SinkSettings,
-}
-
-
-def _say(error: Any, raw: Mapping[str, Any], expanded: Expanded) -> str:
-    """Return one of pydantic's findings in words that somebody who knows only the file understands."""
-    loc = tuple(error["loc"])
-    # What came from the environment may be a secret that stands at the wrong key.
-    return Secrets(expanded.values(loc)).scrub(_sentence(error, loc, raw))
-
-
-def _sentence(error: Any, loc: tuple[Any, ...], raw: Mapping[str, Any]) -> str:
-    if len(loc) == 1:
-        if error["type"] == "extra_forbidden":
-            what = f"section [{loc[0]}]" if isinstance(raw.get(loc[0]), dict) else f'key "{loc[0]}"'
-            return f"unknown {what}{did_you_mean(loc[0], _MODELS)}"
-        return f"[{loc[0]}] {_complaint(error)}"
-    depth = 2 if loc[0] in ("tables", "sinks") else 1
-    where, rest = f"[{section(*loc[:depth])}]", loc[depth:]
-    if error["type"] == "extra_forbidden":
-        return f'{where} unknown key "{rest[0]}"' + _instead(loc, depth, raw)
-    return f"{where} {'.'.join(map(str, rest))}: {_complaint(error)}" if rest else f"{where} {_complaint(error)}"
-
-
-def _instead(loc: tuple[Any, ...], depth: int, raw: Mapping[str, Any]) -> str:
-    within: Any = raw
-    for part in loc:
-        within = within[part]
-    if loc[0] == "tables" and isinstance(within, dict):
-        return f"; for a table in a schema, write [{section('tables', '.'.join(loc[1:]))}]"
-    known = [at.alias or name for name, at in _MODELS[loc[0]].model_fields.items() if name != "conf"]
-    return did_you_mean(loc[depth], known)
-
-
-def _complaint(error: Any) -> str:
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    if error["type"] == "literal_error":
-        return f"is none of {error['ctx']['expected'].replace(chr(39), chr(34))}"
-    return "must be a section with keys of its own"
+def _keys() -> dict[str, list[str]]:
+    """Return the keys that each section knows, as the file writes them."""
+    sections: dict[str, type[_Section]] = {
+        "source": SourceSettings, "state": StateSettings, "defaults": Defaults, "backfill": BackfillSettings,
+        "spark": SparkSettings, "tables": TableSettings, "sinks": SinkSettings,
+    }  # fmt: skip
+    return {
+        name: [at.alias or key for key, at in model.model_fields.items() if key != "conf"]
+        for name, model in sections.items()
+    }

@@ -50,7 +50,8 @@ INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a source table: its exact name, the source's word for its type, and the type it arrives in.
+    """A column of a source table: its exact name, the source's word for its type, and the type it arrives in: one that
+    Parquet gives back as it is, times in microseconds.
 
     `detail` is what its connector wants to know of it when it reads it. `variant`: it holds JSON as text, which Spark
     is to see as a VARIANT. `born` is `database/table/column`, by what the source never gives to another one

@@ -35,7 +35,6 @@ from sidecar.running.telling import SOURCE, Telling
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sidecar.connector import Finding
     from sidecar.project import Sidecar
 
 log_ = logging.getLogger("sidecar")
@@ -132,7 +131,7 @@ class Runner:
         assert self.stop is not None
         self._begin_round()
         tables = self._tables()
-        self._telling.begins(tables, interval, self._lost)
+        self._telling.begins(tables, interval, functools.partial(places.doubts, self.sidecar))
         self._fan_out.begin()
         for tracked in tables:
             if self._stopping():
@@ -150,7 +149,7 @@ class Runner:
         has_fanned_out = False
         while True:
             tables = self._tables()
-            self._telling.begins(tables, None, self._lost)
+            self._telling.begins(tables, None, functools.partial(places.doubts, self.sidecar))
             self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
             self._pulse = None
@@ -237,6 +236,7 @@ class Runner:
             self.sidecar.refresh()
             raise followed.together(broken)
         for table, reason in broken.items():
+            self._telling.stops(table, reason)
             self._failed(table, reason)
             if table in self.sidecar.store.tables():
                 self.sidecar.store.note(table, str(reason))
@@ -376,9 +376,6 @@ class Runner:
                 drop(log, self.sidecar.store, names, before)
             except SidecarError as error:
                 self._failed(tracked.name, error)
-
-    def _lost(self, tables: Iterable[Tracked]) -> Iterable[Finding]:
-        return places.lost(self.sidecar.settings, tables, self.sidecar.store)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

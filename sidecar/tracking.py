@@ -13,6 +13,7 @@ import pyarrow as pa
 from sidecar import cursor
 from sidecar.config import Defaults, TableSettings
 from sidecar.errors import SettingsError
+from sidecar.log.arrow_types import unheld
 from sidecar.model import METADATA, Column, Refresh, Table, Tracked, Wishes
 from sidecar.settings.names import Names, collecting
 from sidecar.settings.words import listed, section
@@ -57,6 +58,7 @@ def track(
             table = typed(table, wishes)
         delivered = tuple(c for c in table.columns if c.name in {d.name for d in delivered})
         _no_nested(table, key)
+        _all_held(table, delivered)
     refresh_on: tuple[Refresh, ...] = ()
     with collecting(problems):
         refresh_on = tuple(
@@ -198,6 +200,16 @@ def _no_nested(table: Table, key: Sequence[str]) -> None:
             raise SettingsError(
                 f'table "{table.name}": key column "{name}" is {column.type}, which has no order that a poll could go '
                 "by; choose a primary_key of plain columns"
+            )
+
+
+def _all_held(table: Table, delivered: Iterable[Column]) -> None:
+    for column in delivered:
+        for type_, instead in unheld(column.arrow):
+            hint = "" if instead is None else f", {instead}"
+            raise SettingsError(
+                f'table "{table.name}": column "{column.name}" is {column.arrow}, and the log holds no {type_}. Let '
+                f"its connector give it in another type{hint}; or leave the column out (columns = …)"
             )
 
 

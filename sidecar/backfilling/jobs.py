@@ -308,6 +308,8 @@ class Jobs:
         if job.read:
             ms = (clock.now() - job.at) // 1000
             log_.info("table=%s rows=%d offset=%d backfill=done ms=%d", tracked.name, job.written, mark.offset, ms)
+        if (absent := _absent(request, job)) is not None:
+            log_.warning("table=%s backfill=done: %d of %d keys not found in the source", tracked.name, *absent)
 
     def _give_way(self, table: str, error: SidecarError) -> None:
         """Let go of a phase in which *table* failed: what may pass is tried again, else the table rests for a round."""
@@ -321,3 +323,15 @@ class Jobs:
             return
         self._wanted.rests(table)
         self._failed(table, error)
+
+
+def _absent(request: Request, job: Job) -> tuple[int, int] | None:
+    """Return how many of the keys that somebody asked for *job* has not met, and of how many; None if it has met all.
+
+    A purge asks for such keys as well, and says nothing.
+    """
+    among = request.scope.among
+    if among is None or request.kind != "requested" or request.purge or request.scope.where is not None:
+        return None
+    asked = len(among.values)
+    return (asked - job.read, asked) if job.read < asked else None

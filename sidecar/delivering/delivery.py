@@ -260,8 +260,10 @@ class Delivery:
         except (LogTruncated, SchemaChanged) as error:
             if sink.transform is not None and not log.floor():
                 return None  # it may cast what cannot be read as one
+            was = "its beginning is gone by retention" if isinstance(error, LogTruncated) else "its columns were others"
             raise SinkError(
-                f'sink "{sink.name}" is new, and the log does not tell it the whole table: {error}'
+                f'sink "{sink.name}", table "{log.table}": a new mirror begins with the whole table, and the log does '
+                f"not tell that: {was}. To have the table read anew: sidecar watermark reset {log.table}"
             ) from error
 
     def _load(self, sink: Sink, log: ChangeLog, start: Start, batch: Batch, prefix: str) -> Batch:

@@ -1,4 +1,6 @@
-"""Where sinks have put what they were given: whether that is still there, before anything is added to it."""
+"""What can be told of sinks before anything is given to them: whether what they had is still where they have put it,
+and whether there is such a format.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,22 @@ from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
 from sidecar.log.files import filename
-from sidecar.settings import mirrored
+from sidecar.settings import formats, mirrored
 from sidecar.sinks import FILE_FORMATS
 
 if TYPE_CHECKING:
     from sidecar.config import Settings, SinkSettings
     from sidecar.model import Tracked
+    from sidecar.project import Sidecar
     from sidecar.state import WatermarkStore
+
+
+def doubts(sc: Sidecar, tables: Iterable[Tracked]) -> Iterator[Finding]:
+    """Yield what is to be said of the sinks of *sc* and their *tables* before they are given anything."""
+    for name, sink in sc.settings.sinks.items():
+        if (doubt := formats.doubt(sink.format)) is not None:
+            yield Finding("warning", f"sink {name}", f'sink "{name}": {doubt}')
+    yield from lost(sc.settings, tables, sc.store)
 
 
 def lost(settings: Settings, tables: Iterable[Tracked], store: WatermarkStore) -> Iterator[Finding]:

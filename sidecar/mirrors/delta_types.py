@@ -61,9 +61,8 @@ def evolved(held: pa.Schema, new: pa.Schema, own: Iterable[str], where: str) -> 
         elif change.after is not None and not evolution.widens(change.after, change.before):
             raise SinkError(
                 f'{where}: column "{change.column}" was {change.before} and is {change.after} now, which is not a '
-                "wider type: the rows that are there, and the changes from before, cannot be kept as that. Give the "
-                "sink another name and path; and a transform that casts the column, or leaves it out, or else have the "
-                "table read anew, so that the sink begins behind the change: sidecar watermark reset TABLE"
+                "wider type: the rows that are there cannot be kept as that. Give the sink another name and path; "
+                "and have the table read anew (sidecar watermark reset TABLE), or let a transform cast the column"
             )
     kept = [pa.field(f.name, wider.get(f.name, f.type)) for f in held]
     return Evolved(pa.schema([*kept, *added]), tuple(added), bool(wider))

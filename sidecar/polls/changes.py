@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sidecar.changelog import ChangeLog
-from sidecar.errors import SchemaChanged
+from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import DELETE, INSERT, KEY, METADATA, VARIANT, Tracked
 from sidecar.polls.evolution import Change
 from sidecar.polls.rows import Rows
@@ -23,15 +23,31 @@ def existing(found: Rows) -> pa.Array:
 
 
 def to_changes(found: Rows, offset: int, committed: int, origin: str, types: pa.Array) -> pa.Table:
-    """Return *found* as the log holds it: the metadata columns, then the source's."""
-    count, data = len(found), found.delivered()
+    """Return *found* as the log holds it: the metadata columns, then the source's.
+
+    SettingsError if a connector's answer is of other types than it has described, and does not fit them.
+    """
+    count, data = len(found), _as_described(found)
     columns = [
         types,
         pa.repeat(pa.scalar(offset, pa.int64()), count),
         pa.repeat(pa.scalar(committed, pa.timestamp("us", "UTC")), count),
         pa.repeat(pa.scalar(origin), count),
     ]
-    return pa.table([*columns, *data.columns], schema=change_schema(found.tracked))
+    return pa.table([*columns, *data], schema=change_schema(found.tracked))
+
+
+def _as_described(found: Rows) -> list[pa.ChunkedArray]:
+    data, columns = found.delivered(), []
+    for described, column in zip(found.tracked.columns, data.columns, strict=True):
+        try:
+            columns.append(column if column.type == described.arrow else pc.cast(column, described.arrow))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            raise SettingsError(
+                f'table "{found.tracked.name}": column "{described.name}" comes as {column.type}, with values that are '
+                f"no {described.arrow}, as which its connector describes it; let `read` give it as that"
+            ) from None
+    return columns
 
 
 def change_schema(tracked: Tracked) -> pa.Schema:
@@ -71,8 +87,8 @@ def _begin_anew(tracked: Tracked) -> str:
         return ""
     names = ", ".join(f'"{name}"' for name in tracked.sinks)
     return (
-        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings, and "
-        f"begins anew there (sinks: {names}). "
+        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings "
+        f"(sinks: {names}); a mirror begins anew only after the reset. "
     )
 
 

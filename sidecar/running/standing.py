@@ -67,6 +67,13 @@ def tables(sc: Sidecar) -> list[TableStatus]:
     return found
 
 
+def stopped(sc: Sidecar, table: str, waits: str) -> str:
+    """Return that *table* does not go on before what *waits* for a decision is decided, or that it will not."""
+    # A poll minds what a table's columns have become once it meets a row of it.
+    is_met = sc.store.notes().get(table) == waits
+    return f"{'stopped' if is_met else 'stops once a poll meets a row'}: {waits}"
+
+
 def _backfill(sc: Sidecar, table: str) -> BackfillStatus | None:
     # A request that cannot be read is the table's error; the others are to be seen all the same.
     with contextlib.suppress(StateDamaged):

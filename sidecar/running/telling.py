@@ -24,8 +24,8 @@ SOURCE = "source"
 """What fails where no table has been met yet."""
 
 
-Lost: TypeAlias = Callable[[Collection[Tracked]], Iterable[Finding]]
-"""Returns what is gone of what the sinks of some tables had been given."""
+Doubts: TypeAlias = Callable[[Collection[Tracked]], Iterable[Finding]]
+"""Returns what is to be said of the sinks of some tables before they are given anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Telling:
         self._failing: dict[str, _Failing] = {}
         self._has_begun = False
 
-    def begins(self, tables: Collection[Tracked], interval: float | None, lost: Lost) -> None:
-        """Say once, when the tables are known, what is followed, and what is *lost* of what sinks had been given.
+    def begins(self, tables: Collection[Tracked], interval: float | None, doubts: Doubts) -> None:
+        """Say once, when the tables are known, what is followed, and what *doubts* there are about sinks.
 
         With an *interval*, of a loop: while nothing changes, nothing else is said.
         """
@@ -57,7 +57,7 @@ class Telling:
         if interval is not None:
             what = "1 table" if len(tables) == 1 else f"{len(tables)} tables"
             log_.info("following %s, polling every %g s", what, interval)
-        for finding in lost(tables):
+        for finding in doubts(tables):
             log_.warning("%s", finding.message)
 
     def polled(self, result: PollResult) -> None:

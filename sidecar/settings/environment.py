@@ -21,7 +21,7 @@ class Expanded:
     """The settings with every reference replaced, and what could not be."""
 
     raw: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[tuple[Loc, str]] = field(default_factory=list)
     missing: set[Loc] = field(default_factory=set)
     origins: list[tuple[Loc, str]] = field(default_factory=list)
 
@@ -76,6 +76,6 @@ def _complain(name: str, loc: Loc, found: Expanded) -> None:
         problem = f"the environment variable {name} is not set (${{{name}}} stands there)"
     else:
         problem = f"${{{name}}} names no environment variable; write $${{…}} for a literal ${{…}}"
-    found.problems.append(f"{where}: {problem}")
+    found.problems.append((loc, f"{where}: {problem}"))
     # A list is found wrong as a whole.
     found.missing.update(loc[:i] for i in range(depth + 1, len(loc) + 1))

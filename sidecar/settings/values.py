@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import SecretStr, ValidationInfo
 
 from sidecar.model import Scalar
+from sidecar.settings.words import nearest
 
 UNITS: Mapping[str, int] = {
     "us": 1,
@@ -140,7 +141,9 @@ def word(*words: str) -> Callable[[Any], str]:
 
     def check(value: Any) -> str:
         if value not in words:
-            raise ValueError("must be one of " + ", ".join(f'"{w}"' for w in words))
+            near = nearest(value, words) if isinstance(value, str) else None
+            hint = f'; did you mean "{near}"?' if near else ""
+            raise ValueError("must be one of " + ", ".join(f'"{w}"' for w in words) + hint)
         return str(value)
 
     return check
@@ -189,15 +192,13 @@ def zone(value: Any) -> str:
     """Return the name of a time zone that this machine knows."""
     import zoneinfo
 
-    from sidecar.settings.words import did_you_mean
-
     name = text(value)
     try:
         zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         known = zoneinfo.available_timezones()
-        near = did_you_mean(name, known)
-        hint = near if near.startswith("; did") else '; write it like "Europe/Berlin"'
+        near = nearest(name, known)
+        hint = f'; did you mean "{near}"?' if near else '; write it like "Europe/Berlin"'
         raise ValueError(f'"{name}" is no time zone{hint}') from None
     return name
 

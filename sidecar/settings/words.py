@@ -10,13 +10,18 @@ from collections.abc import Iterable
 MANY = 20
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return that of *known* which *name* may have been meant to be."""
+    folded = {k.casefold(): k for k in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean "…"?` for the nearest known name, else what there is."""
     known = list(known)
-    folded = {k.casefold(): k for k in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    if near:
-        return f'; did you mean "{folded[near[0]]}"?'
+    if (near := nearest(name, known)) is not None:
+        return f'; did you mean "{near}"?'
     return f"; there are: {listed(known)}" if known else "; there are none"
 
 

@@ -13,6 +13,7 @@ from sidecar.connector import Finding
 from sidecar.delivering import places
 from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.polls.changes import change_schema, decision
+from sidecar.running import standing
 
 if TYPE_CHECKING:
     from sidecar.config import SinkSettings
@@ -40,9 +41,9 @@ def _stopped(sc: Sidecar, tracked: Tracked) -> Iterator[str]:
     log, waits = sc.log(tracked.name), None
     with contextlib.suppress(SidecarError):  # a log that cannot be read is said already, or by the next poll
         waits = decision(tracked, log.changes(change_schema(tracked)))
-    if waits is not None:
-        yield f"stopped: {waits}"
     note = sc.store.notes().get(tracked.name)
+    if waits is not None:
+        yield standing.stopped(sc, tracked.name, waits)
     if note is not None and note != waits:
         yield f"failed at the last run, and is tried again by the next one: {note}"
 
@@ -64,7 +65,7 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
     if fine:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
-    yield f"{len(tables)} tables, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    yield f"{_count(len(tables), 'table')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
 
 
 def _message(text: str, width: int | None) -> list[str]:
@@ -85,7 +86,7 @@ def _surroundings(sc: Sidecar, tables: Mapping[str, Tracked]) -> Iterator[Findin
         )
         return
     yield from _java()
-    yield from places.lost(settings, tables.values(), sc.store)
+    yield from places.doubts(sc, tables.values())
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:

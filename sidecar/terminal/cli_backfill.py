@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sidecar.errors import SettingsError
-from sidecar.terminal.cli_parts import SETTINGS, Config, followed, opened
+from sidecar.terminal.cli_parts import SETTINGS, Config, followed, held, opened
 from sidecar.terminal.tables import printed
 
 
@@ -22,7 +22,10 @@ def backfill(
     ] = None,
     keys: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Only this key; its values with commas in between. @FILE: a key a line."),
+        typer.Option(
+            metavar="KEY",
+            help="Only this key, or these: may be repeated. Commas between a key's values. @FILE: a key a line.",
+        ),
     ] = None,
     purge: Annotated[
         bool, typer.Option("--purge", help="Afterwards, delete what the source does not have any more.")
@@ -45,7 +48,7 @@ def backfill(
 
     if list_:
         with opened(config, read_only=True) as sc:
-            found = backfills.statuses(sc, None if table is None else followed(sc, table))
+            found = backfills.statuses(sc, None if table is None else held(sc, table))
         print(show_backfills.as_json(found)) if as_json else printed(show_backfills.as_table(found))
         return
     if table is None:
@@ -69,4 +72,4 @@ def backfill(
             print(f"{name}: no rows are set aside")
         else:
             what = backfills.described(asked)
-            print(f"{name}: backfill {asked.id} of {what} is asked for; the loop that runs does it, or the next run")
+            print(f"{name}: backfill {asked.id} ({what}) is asked for; the loop that runs does it, or the next run")

@@ -73,7 +73,21 @@ def logged(sc: Sidecar, table: str) -> str:
 
     from sidecar.changelog import tables
 
-    return _named(table, [unquote(folder) for folder in tables(sc.root)], "has no change log yet; there are")
+    names = [unquote(folder) for folder in tables(sc.root)]
+    if not names:
+        raise SettingsError(f'table "{table}": nothing has been polled yet: sidecar run')
+    return _named(table, names, "has no change log yet; there are")
+
+
+def held(sc: Sidecar, table: str) -> str:
+    """Return the followed table that *table* names; the source is not asked where a log or backfills know the name."""
+    from urllib.parse import unquote
+
+    from sidecar.backfilling.requests import Requests
+    from sidecar.changelog import tables
+
+    names = {*map(unquote, tables(sc.root)), *Requests(sc.settings.state.path).tables()}
+    return table if table in names else followed(sc, table)
 
 
 def _named(table: str, names: Sequence[str], otherwise: str) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, logged, opened
+from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, held, logged, opened
 from sidecar.terminal.tables import printed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sidecar.polls.evolution import Change
     from sidecar.project import Sidecar
@@ -36,9 +36,11 @@ def watermark_show(
     from sidecar.terminal import show
 
     with opened(config, read_only=True) as sc:
+        if as_json:
+            print(show.watermark_json(sc.watermark(held(sc, table))))
+            return
         name = followed(sc, table)
-        mark = sc.watermark(name)
-        for line in [show.watermark_json(mark)] if as_json else show.watermark(sc.followable()[0][name], mark):
+        for line in show.watermark(sc.followable()[0][name], sc.watermark(name)):
             print(line)
 
 
@@ -110,10 +112,11 @@ def schema(
 
     Once accepted, the changes before and after it are read apart, as of two tables.
 
-    Mirrors, and sinks of files, then need a new name and place: they begin anew there.
+    Mirrors, and sinks of files, then need a new name and place, as is said there.
 
     Example: [bold]sidecar schema orders[/bold]
     """
+    from sidecar.running import standing
     from sidecar.terminal import show
 
     with opened(config, read_only=not accept) as sc:
@@ -123,9 +126,7 @@ def schema(
             if not told:
                 print(f"{name}: nothing has changed")
                 return
-            sinks = ", ".join(sc.tracked[name].sinks)
-            anew = f"Mirrors, and sinks of files, need a new name and place now: {sinks}"
-            print("\n".join([f"{name}: from the next poll on:", *told, *([anew] if sinks else [])]))
+            print("\n".join([f"{name}: from the next poll on:", *told, *_asked_of_sinks(sc, name)]))
             return
         versions = list(sc.log(name).schemas())
         if as_json:
@@ -135,7 +136,15 @@ def schema(
             pending, waits = _pending(sc, name)
             printed(show.schemas_table(versions, pending, waits=waits is not None))
             if waits is not None:
-                print(f"stopped: {waits}", file=sys.stderr)
+                print(standing.stopped(sc, name, waits), file=sys.stderr)
+
+
+def _asked_of_sinks(sc: Sidecar, table: str) -> Iterator[str]:
+    sinks = sc.tracked[table].sinks
+    if sinks:
+        yield f"Mirrors, and sinks of files, need a new name and place now: {', '.join(sinks)}"
+    if any(sc.settings.sinks[name].mode == "mirror" for name in sinks):
+        yield f"A new mirror begins with the whole table in its new columns: sidecar watermark reset {table}"
 
 
 def _pending(sc: Sidecar, table: str) -> tuple[Sequence[Change], str | None]:

@@ -92,18 +92,23 @@ def _is_named(table: str, key: str) -> bool:
     return key in (table, f"public.{table}") or table.endswith(f".{key}")
 
 
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
 def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return what `status` found as a table for people."""
     found = []
     for row in rows:
         readers = [*row["sinks"].items(), *((f"query {name}", at) for name, at in row["queries"].items())]
         sinks = [f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in readers]
-        well = f"backfill {row['backfill']['progress']}" if row["backfill"] else ""
-        well = well or "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
+        well = "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
+        if row["backfill"]:
+            well = f"backfill {row['backfill']['progress']}"
         if row["late"]:
-            well += f", {row['late']:,} rows came later than lookback"
+            well += f", {_rows(row['late'])} came later than lookback"
         if row["quarantined"]:
-            well += f", {row['quarantined']:,} rows are set aside"
+            well += f", {_rows(row['quarantined'])} set aside"
         state = row["error"] or _held(row) or well
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
         found.append(

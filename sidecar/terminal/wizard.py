@@ -272,7 +272,7 @@ def _expanded(url: str) -> str:
     """Return *url* with references to the environment replaced, as the settings file will have them."""
     found = expand({"source": {"url": url}})
     if found.problems:
-        raise SettingsError("\n".join(found.problems))
+        raise SettingsError("\n".join(problem for _, problem in found.problems))
     expanded: str = found.raw["source"]["url"]
     return expanded
 

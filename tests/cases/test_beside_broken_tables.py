@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 
+import pytest
+
 import sidecar
 from sidecar.clock import FakeClock, instant
+from sidecar.runner import Runner
 from tests.cases.harness import Project, sqlite_file, wait_for
 from tests.servers import Database
 
@@ -49,7 +53,7 @@ def test_what_is_asked_of_a_table_is_done_and_a_check_names_the_others(tmp_path:
     check = project.cli("check")
     assert check.code == 1
     assert 'error: table "keyless": it has no primary key' in check.text
-    assert "1 tables, 1 error" in check.text
+    assert "1 table, 1 error" in check.text
 
 
 def test_what_a_child_that_cannot_be_followed_has_not_seen_of_its_parent_is_kept(tmp_path: Path) -> None:
@@ -83,3 +87,20 @@ def test_what_a_child_that_cannot_be_followed_has_not_seen_of_its_parent_is_kept
     assert run() == 0
     with sidecar.open(project.path) as sc:
         assert [row["id"] for row in sc.log("child").rows(1)] == [10]
+
+
+def test_a_table_that_can_be_followed_again_is_said_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = sqlite_file(
+        tmp_path / "app.db",
+        "CREATE TABLE fine (id INTEGER PRIMARY KEY, updated_at TEXT);"
+        "CREATE TABLE away (id INTEGER PRIMARY KEY, updated_at TEXT);",
+    )
+    project, clock = Project(tmp_path, f"sqlite:///{tmp_path}/app.db", {"fine": {}, "back": {}}), FakeClock()
+    with caplog.at_level(logging.INFO, "sidecar"), sidecar.open(project.path, clock=clock) as sc:
+        runner = Runner(sc)
+        for _ in range(2):
+            assert runner.run(once=True, interval=1) == 2
+            clock.advance(5)
+        writer.execute("ALTER TABLE away RENAME TO back")
+        assert runner.run(once=True, interval=1) == 0
+    assert [r.getMessage() for r in caplog.records if "goes on" in r.getMessage()] == ["table=back goes on after 10 s"]

@@ -74,7 +74,7 @@ def test_a_row_that_came_too_late_is_counted_and_said_if_a_poll_still_sees_it(
         assert found["late"] == 1
         shown = io.StringIO()
         Console(file=shown, width=200).print(show.status_table([found]))
-        assert "1 rows came later than lookback" in shown.getvalue()
+        assert "1 row came later than lookback" in shown.getvalue()
     # The count stays; it is the row that is not counted again.
     clinic.clock.advance(600)
     assert clinic.poll() == (0, 0)

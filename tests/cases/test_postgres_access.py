@@ -136,6 +136,7 @@ def test_row_security_shows_a_reader_its_rows_only_and_says_so(
         "INSERT INTO docs VALUES (1, 'sidecar'), (2, 'other'), (3, 'sidecar')"
     )
     project = Project(tmp_path, pg.reader_url, {"docs": {}})
+    assert project.cli("check").text.count("row-level security is on for this role") == 1
     assert sorted(r["id"] for r in project.poll()["docs"]) == [1, 3]
     assert caplog.text.count('table "docs": row-level security is on for this role') == 1
     s1.execute("UPDATE docs SET owner = 'sidecar', updated_at = now() WHERE id = 2")

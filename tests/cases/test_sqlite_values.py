@@ -100,7 +100,7 @@ def test_a_row_that_is_set_aside_is_counted_and_its_values_are_kept(tmp_path: Pa
     }
     assert (found["offset"], list(found["bad"])) == (2, ["val", "at"])
     assert json.loads(project.cli("status", "--json").out)[0]["quarantined"] == 1
-    assert "1 rows are set aside" in project.cli("status").out.replace("\n", " ")
+    assert "1 row set aside" in project.cli("status").out.replace("\n", " ")
     s1.execute("UPDATE readings SET val = 3, at = NULL WHERE id = 3")
     assert [(r["id"], r["val"]) for r in project.poll()["readings"]] == [(3, 3)]
 

@@ -44,6 +44,21 @@ def test_a_new_table_that_cannot_be_followed_is_named_and_the_others_go_on(
     assert project.cli("run", "--once").code == 0
 
 
+def test_a_partition_with_a_section_of_its_own_is_not_said_to_be_gone_however_it_is_spelt(
+    tmp_path: Path, pg: Database
+) -> None:
+    s1 = pg.connect()
+    s1.execute(PLAIN.encode())
+    s1.execute(f"CREATE TABLE events (id int PRIMARY KEY, {STAMPS}) PARTITION BY RANGE (id)".encode())
+    s1.execute("CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (1) TO (10); INSERT INTO events VALUES (1)")
+    source = {"url": pg.reader_url, "include": ["public.*"], "exclude": ["public.events"]}
+    project = Project(tmp_path, None, {"public.events_1": {}}, source=source)
+    project.poll()
+    s1.execute("INSERT INTO events VALUES (2, now(), now())")
+    run = project.cli("run", "--once")
+    assert (run.code, run.err.count("table=events_1 rows=1 offset=2")) == (0, 1), run.err
+
+
 def test_a_key_of_far_away_dates_is_named_and_the_others_go_on(tmp_path: Path, pg: Database) -> None:
     s1 = pg.connect()
     s1.execute(PLAIN.encode())

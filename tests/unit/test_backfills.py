@@ -95,12 +95,14 @@ def items(tmp_path: Path, sqlite_db: SQLiteFile) -> Project:
     return Project(tmp_path, sqlite_db.url, {"items": {"chunk_size": 3}})
 
 
-def test_a_backfill_is_asked_for_beside_a_process_that_runs(items: Project) -> None:
+def test_a_backfill_is_asked_for_beside_a_process_that_runs_which_says_how_many_keys_are_not_there(
+    items: Project, caplog: pytest.LogCaptureFixture
+) -> None:
     items.poll()
     with sidecar.open(items.path) as running:
         assert running.store.tables() == {"items"}, "opened, and so locked"
-        asked = items.cli("backfill", "items", "--keys", "3", "--keys", "4")
-        assert (asked.code, "2 values of (id)" in asked.out) == (0, True), asked.text
+        asked = items.cli("backfill", "items", "--keys", "3", "--keys", "4", "--keys", "77")
+        assert (asked.code, "3 values of (id)" in asked.out) == (0, True), asked.text
         before = running.log("items").last()
         running.poll()
         assert [(r["id"], r["_origin"]) for r in running.log("items").rows(before)] == [
@@ -109,6 +111,7 @@ def test_a_backfill_is_asked_for_beside_a_process_that_runs(items: Project) -> N
         ]
         (found,) = [b for b in running.backfills("items") if b.kind == "requested"]
         assert (found.state, found.read, found.written) == ("done", 2, 2)
+    assert "table=items backfill=done: 1 of 3 keys not found in the source" in caplog.text
 
 
 def test_backfills_are_listed_and_cancelled(items: Project) -> None:

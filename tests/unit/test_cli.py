@@ -204,6 +204,7 @@ def test_changes_can_begin_after_an_offset_and_end_early(sidecar: Sidecar, shop:
 
 
 def test_an_unknown_table_is_an_error_that_lists_the_known_ones(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    assert sidecar("changes", "orders").err == 'error: table "orders": nothing has been polled yet: sidecar run\n'
     sidecar("run", "--once")
     answer = sidecar("changes", "nothing")
     assert answer.code == 2
@@ -243,6 +244,28 @@ def test_a_source_that_is_gone_is_named(sidecar: Sidecar, shop: SQLiteFile) -> N
     assert answer.code in (2, 3)
     assert answer.err.count("error: ") == 1
     assert shop.path.name in answer.err
+
+
+def test_who_opens_no_source_needs_no_password_of_it(
+    sidecar: Sidecar, shop: SQLiteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path("sidecar.toml")
+    path.write_text(path.read_text().replace(shop.path.name, "${SHOP}"))
+    monkeypatch.setenv("SHOP", shop.path.name)
+    assert sidecar("run", "--once").code == 0
+    monkeypatch.delenv("SHOP")
+    for command in (
+        "status", "changes orders", "backfill --list", "backfill orders --list", "schema orders",
+        "watermark show orders --json",
+    ):  # fmt: skip
+        answer = sidecar(*command.split())
+        assert (command, answer.code) == (command, 0)
+    for command in ("check", "run --once", "watermark reset orders", "backfill orders"):
+        answer = sidecar(*command.split())
+        assert (command, answer.code) == (command, 2)
+        assert answer.err == (
+            "error: sidecar.toml: [source] url: the environment variable SHOP is not set (${SHOP} stands there)\n"
+        )
 
 
 # -- watermark ---------------------------------------------------------------------------------------------------------

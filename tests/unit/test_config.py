@@ -184,6 +184,56 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert "Input" not in text
 
 
+def test_of_what_the_environment_lacks_nothing_else_is_said(tmp_path: Path) -> None:
+    text = f"""{MINIMAL}
+        [state]
+        log = "${{LOG}}"
+        [defaults]
+        sinks = ["${{SINK}}"]
+        [sinks.lake]
+        format = "${{FORMAT}}"
+        mode = "mirror"
+        path = "lake"
+        [sinks.other]
+        format = "csv"
+        """
+    said = "\n".join(problems(tmp_path, text))
+    assert [name for name in ("LOG", "SINK", "FORMAT") if f"the environment variable {name} is not set" in said] == [
+        "LOG", "SINK", "FORMAT",
+    ]  # fmt: skip
+    assert said.count("\n") == 3
+    assert '[sinks.other] no "path"' in said
+
+
+def test_a_source_that_the_environment_lacks_is_missed_by_who_opens_it(tmp_path: Path) -> None:
+    text = (
+        '[source]\nhost = "h"\nport = "${PORT}"\ndatabase = "d"\ninclude = ["${NAME}"]\n[sinks.lake]\npath = "lake"\n'
+    )
+    settings = config.load(write(tmp_path, text))
+    with pytest.raises(SettingsError) as caught:
+        config.source(settings, FakeClock())
+    assert [line.partition(": ")[2].partition(" (")[0] for line in str(caught.value).splitlines()] == [
+        "[source] port: the environment variable PORT is not set",
+        "[source] include.0: the environment variable NAME is not set",
+    ]
+
+
+def test_a_word_that_is_nearly_right_is_told_which_is_meant(tmp_path: Path) -> None:
+    text = f"""{MINIMAL}
+        [tables.orders]
+        json = {{ payload = "varient" }}
+        [sinks.lake]
+        mode = "miror"
+        path = "lake"
+        [backfill]
+        engine = "Spark"
+        """
+    orders, lake, backfill = problems(tmp_path, text)
+    assert orders.endswith('"payload" must be one of "string", "variant"; did you mean "variant"?')
+    assert lake.endswith('mode: is none of "append" or "mirror"; did you mean "mirror"?')
+    assert backfill.endswith('engine: is none of "local" or "spark"; did you mean "spark"?')
+
+
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="sidecar init URL"):
         config.load(tmp_path / "sidecar.toml")

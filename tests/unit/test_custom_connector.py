@@ -248,3 +248,22 @@ def test_a_watermark_that_is_reset_reads_all_rows_again_and_only_then(
         assert project.poll()["parcels"].rows == 3
         with pytest.raises(SettingsError, match="soon"):
             project.set_watermark("parcels", "soon")
+
+
+class FinerConnector(ListConnector):
+    """Answers in nanoseconds what it describes in microseconds."""
+
+    def read(self, page: Page) -> pa.Table:
+        found = super().read(page)
+        at = found.schema.get_field_index("at")
+        return found.set_column(at, "at", pa.chunked_array([[1_000_000_001] * len(found)], pa.timestamp("ns", "UTC")))
+
+
+def test_values_that_do_not_fit_the_type_described_are_named_by_their_column(
+    lists: Lists, clock: FakeClock, tmp_path: Path
+) -> None:
+    lists.table("parcels", [Column("at", "instant", INSTANT), *STAMPS], [{"id": 1, "updated_at": clock.now()}])
+    connector, log = FinerConnector(Source("lists://here", clock=clock)), ChangeLog(tmp_path, "parcels")
+    with pytest.raises(SettingsError, match=r'"parcels": column "at" comes as timestamp\[ns, tz=UTC\], with values'):
+        drain(connector, followed(connector, "parcels"), log, MemoryWatermarkStore())
+    assert log.last() == 0

@@ -1,4 +1,4 @@
-"""A sink whose place is another one than before: said when a run, or a check, begins."""
+"""A sink whose place is another one than before, or whose format is hardly one: said when a run, or a check, begins."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ format = "iceberg"
 path = "s3://far/away"
 [sinks.store]
 path = "dbfs:/lake"
+[sinks.nearly]
+format = "parkett"
+path = "nearly"
 """
 
 
@@ -47,15 +50,16 @@ def shop(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("there/orders").mkdir(parents=True)
     with sidecar.open("sidecar.toml") as sc:
         sc.poll()
-        for sink in ("files", "mirror", "there", "far", "store"):
+        for sink in ("files", "mirror", "there", "far", "store", "nearly"):
             sc.store.save_position("orders", sink, ConsumerPosition(1))
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_run_says_at_its_start_what_its_sinks_have_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_says_at_its_start_what_its_sinks_have_lost_and_may_lack(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sidecar"), sidecar.open("sidecar.toml") as sc:
         assert sc.run(once=True) == 0
-    files, mirror = (record.getMessage() for record in caplog.records)
+    nearly, files, mirror = (record.getMessage() for record in caplog.records)
+    assert nearly.startswith('sink "nearly": format = "parkett": did you mean "parquet"?')
     assert files.startswith('sink "files", table "orders": has been given the changes up to offset 1, and ')
     assert "files/orders is not there. Only what comes after that will be there." in files
     assert "mirror/orders is not there. It cannot go on without that." in mirror
@@ -66,6 +70,7 @@ def test_a_check_finds_it_as_well(capfd: pytest.CaptureFixture[str]) -> None:
     assert execute(["check"]) == 1
     sys.stdout.flush()
     out = capfd.readouterr().out
+    assert 'warning: sink "nearly": format = "parkett": did you mean "parquet"?' in out
     assert 'warning: sink "files", table "orders": has been given' in out
     assert 'error: sink "mirror", table "orders": has been given' in out
     assert 'sink "there"' not in out

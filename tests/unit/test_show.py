@@ -128,7 +128,8 @@ def test_lines_for_later_have_their_time_and_their_level(
     ]
 
 
-def test_an_error_is_shown_whole() -> None:
+def state(**found: object) -> str:
+    """Return what `status` says of a table that is not polled yet, but for what is *found*."""
     row: dict[str, object] = {
         "table": "t",
         "watermark": None,
@@ -137,10 +138,23 @@ def test_an_error_is_shown_whole() -> None:
         "sinks": {},
         "queries": {},
         "backfill": None,
+        "error": None,
     }
-    state = {"polling": False, "polled": None, "late": 0, "quarantined": 0, "held_by": None, "held_s": None}
+    usual = {"polling": False, "polled": None, "late": 0, "quarantined": 0, "held_by": None, "held_s": None}
+    return tables.lines(show.status_table([{**row, **usual, **found}]))[1]
+
+
+def test_an_error_is_shown_whole() -> None:
     error = "word " * 100 + "and what to do"
-    assert error in tables.lines(show.status_table([{**row, **state, "error": error}]))[1]
+    assert error in state(error=error)
+
+
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_backfill_under_way_is_shown_before_and_beside_polls(polling: bool) -> None:
+    assert state(backfill={"id": "b1", "progress": "50 of about 100 (50 %)"}, polling=polling).endswith(
+        "  backfill 50 of about 100 (50 %)"
+    )
+    assert state(late=1, quarantined=2).endswith("not polled yet, 1 row came later than lookback, 2 rows set aside")
 
 
 def step(rows: int, *, done: bool = False, expected: int | None = None) -> Step:

@@ -52,24 +52,32 @@ def test_a_change_that_waits_is_said_before_and_after_a_poll_with_what_accepting
     assert command("check")[0] == 0
     with_text_totals(shop)
     changed = 'column "total" was int64 and is string now'
-    for _ in ("before a poll has met it", "and after"):
+    for stands in ("stops once a poll meets a row", "stopped"):
         code, out, _ = command("check")
         assert code == 1
-        assert out.count(f'stopped: table "orders": {changed}') == 1
+        assert out.count(f'error: {stands}: table "orders": {changed}') == 1
         assert "1 error" in out
         code, out, err = command("schema", "orders")
         assert (code, out.splitlines()[1].split()[:5]) == (0, ["-", "-", "waits", "for", "--accept"])
         assert changed in out
-        assert 'needs a new name and place in the settings, and begins anew there (sinks: "lake")' in err
-        with sidecar.open("sidecar.toml") as sc, pytest.raises(SchemaChanged, match="begins anew there"):
+        assert err.startswith(f'{stands}: table "orders": {changed}')
+        assert 'needs a new name and place in the settings (sinks: "lake"); a mirror begins anew only after' in err
+        with sidecar.open("sidecar.toml") as sc, pytest.raises(SchemaChanged, match="a mirror begins anew only after"):
             sc.poll()
     code, out, _ = command("schema", "orders", "--accept")
     assert code == 0
-    assert out.endswith("need a new name and place now: lake\n")
+    assert out.splitlines()[-2:] == [
+        "Mirrors, and sinks of files, need a new name and place now: lake",
+        "A new mirror begins with the whole table in its new columns: sidecar watermark reset orders",
+    ]
     with sidecar.open("sidecar.toml") as sc:
         sc.poll()
     assert command("check")[0] == 0
     assert "waits" not in command("schema", "orders")[1]
+    Path("sidecar.toml").write_text(Path("sidecar.toml").read_text().replace("lake", "pond"))
+    refused = command("run", "--once")[2]
+    assert refused.count('table "orders"') == 1
+    assert refused.endswith("its columns were others. To have the table read anew: sidecar watermark reset orders\n")
 
 
 def test_a_column_that_the_next_poll_takes_by_itself_is_shown_as_that(shop: SQLiteFile, command: Command) -> None:

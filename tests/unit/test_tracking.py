@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +17,9 @@ from sidecar.config import Defaults, TableSettings
 from sidecar.connector import SourceConnector, connect
 from sidecar.errors import SettingsError
 from sidecar.followed import resolve
-from sidecar.model import Column, Table, Tracked, Wishes
+from sidecar.log import segments
+from sidecar.model import Column, Table, Tracked, Watermark, Wishes
+from sidecar.polls.deliveries import NOTHING
 from sidecar.settings.names import matches
 from sidecar.tracking import no_twins, track
 from tests.conftest import SQLiteFile
@@ -287,6 +292,35 @@ def test_a_source_that_has_one_form_of_each_value_refuses_to_be_asked_for_anothe
     assert 'table "pets": arrays: a sqlite source knows no such setting' in complaint(
         shop, rest='[tables.pets]\narrays = "string"'
     )
+
+
+@pytest.mark.parametrize(
+    ("type_", "says"),
+    [
+        (pa.timestamp("ns", "UTC"), r"timestamp\[ns, tz=UTC\]\. Let .* another type, timestamp\[us, tz=UTC\]"),
+        (pa.list_(pa.struct([("at", pa.timestamp("s"))])), r"is list<.*holds no timestamp\[s\]\. Let"),
+        (pa.date64(), "another type, date32"),
+        (pa.time32("s"), r"another type, time64\[us\]"),
+        (
+            pa.month_day_nano_interval(),
+            "holds no month_day_nano_interval. Let its connector give it in another type; or",
+        ),
+        (pa.map_(pa.string(), pa.decimal128(10, -2)), r"holds no decimal128\(10, -2\)"),
+        (pa.struct([]), "holds no struct<>"),
+        (pa.dense_union([pa.field("a", pa.int64())]), "holds no dense_union"),
+        (pa.run_end_encoded(pa.int32(), pa.string()), "holds no run_end_encoded"),
+    ],
+)
+def test_a_column_of_a_type_that_the_log_cannot_hold_is_named(type_: pa.DataType, says: str, tmp_path: Path) -> None:
+    odd = table(column("odd", type_), column("updated_at", INSTANT))
+    said = refused(odd)
+    assert said.startswith('table "orders": column "odd" is ')
+    assert re.search(says, said)
+    assert [c.name for c in tracked(odd, {"columns": ["id", "updated_at"]}).columns] == ["id", "updated_at"]
+    path, of_none = tmp_path / "1.parquet", segments.Metadata(1, 0, 0, "poll", 1, 1, Watermark(""))
+    with contextlib.suppress(pa.ArrowException, OSError):
+        segments.write(path, pa.schema([("odd", type_)]).empty_table(), of_none, NOTHING)
+        assert segments.columns(path).field("odd").type != type_
 
 
 def test_a_nested_key_and_nested_names_that_spark_takes_for_one_are_refused() -> None:
