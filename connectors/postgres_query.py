@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from connectors import postgres_literals as literals
 from connectors import postgres_scope as scope
-from connectors.postgres_types import Wire, choice, wire
+from connectors.postgres_types import Wire, choice, named, wire
 from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, VERSION, Among, Column, Page, Scalar, Tracked
@@ -63,7 +63,8 @@ class Statements:
     @property
     def dialect(self) -> sql.Dialect:
         def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
-            return literals.literal(column(self.tracked, name).arrow, value)
+            found = column(self.tracked, name)
+            return literals.literal(found.arrow, value) + named(found)
 
         def bound(name: str, value: int, _: list[Scalar]) -> str:
             type_ = cursor_column(self.tracked, name).arrow
