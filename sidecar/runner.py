@@ -111,21 +111,21 @@ class Runner:
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         results = {name: PollResult(name) for name in tracked if name in wanted}
         self._fan_out.begin()
-        if self._jobs.has_work(wanted):
-            try:
-                self._copy(None, results)
-            finally:
-                self._jobs.close()
-                self._delivery.close()
-        for name, result in results.items():
-            result.join(self.catch_up(tracked[name]))
-            result.error = result.error or self._errors.get(name)
+        try:
+            self._copy(None, results)
+            for name, result in results.items():
+                result.join(self.catch_up(tracked[name]))
+            self._fan_out.follow()
+            self._copy(None, {name: result for name, result in results.items() if tracked[name].refresh_on})
+        finally:
+            self._jobs.close()
+            self._delivery.close()
         self._end()
-        errors = [e for name, e in self._errors.items() if name in {*wanted, "source"} - tracked.keys()]
-        for error in (*errors, *(result.error for result in results.values())):
+        others = [error for name, error in self._errors.items() if name in {*wanted, SOURCE} - tracked.keys()]
+        for error in (*others, *(result.error or self._errors.get(name) for name, result in results.items())):
             if error is not None:
                 raise error
-        if names is None and not self._stale and not self._jobs.has_work(wanted):
+        if names is None and not self._stale and not self._jobs.waiting(wanted):
             self._rest.begins_whole(self.sidecar.tracked)
         return results
 

@@ -133,16 +133,21 @@ def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
     found = []
     for value in values:
         try:
-            array = pa.array([value]) if not isinstance(value, str) else pa.array([value]).cast(column.arrow)
             if value is None:
                 raise pa.ArrowInvalid("no key is NULL")
-            found.append(codec.plain(array.cast(column.arrow))[0])
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
+            found.append(codec.plain(_read(value, column.arrow).cast(column.arrow))[0])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError):
             kind = column.type or column.arrow
             raise SettingsError(
                 f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'
             ) from None
     return found
+
+
+def _read(value: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(value, str) and pa.types.is_binary(type_) and value.startswith("\\x"):
+        return pa.array([bytes.fromhex(value[2:])])
+    return pa.array([value]).cast(type_) if isinstance(value, str) else pa.array([value])
 
 
 def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
-from urllib.parse import unquote
 
 from sidecar import codec, faults
 from sidecar.clock import SECOND, Clock
 from sidecar.errors import StateDamaged
-from sidecar.log.files import filename, make_folder, write_durably
+from sidecar.log.files import filename, make_folder, unescaped, write_durably
 from sidecar.model import ALL, Among, Scope
 
 Kind: TypeAlias = Literal["automatic", "requested", "refresh", "quarantined"]
@@ -76,7 +75,8 @@ class Requests:
     def tables(self) -> set[str]:
         """Return the tables that anything is known of."""
         with contextlib.suppress(FileNotFoundError):
-            return {unquote(folder.name) for folder in self._root.iterdir() if folder.is_dir()}
+            folders = (folder.name for folder in self._root.iterdir() if folder.is_dir())
+            return {name for folder in folders if (name := unescaped(folder)) is not None}
         return set()
 
     def open(self, table: str) -> list[Request]:
