@@ -21,9 +21,9 @@ from benchmarks import workload
 from benchmarks.bench import NAMES, Bench, project
 from benchmarks.measure import Answer, Contender, Sample, take_turns, timed
 from benchmarks.poll_size import LOOKBACK, REST, TURNS, change
+from sidecar import Sidecar
 from sidecar.clock import SystemClock
 from sidecar.log.files import write_durably
-from sidecar.runner import Runner
 
 CHANGES = (0, 1_000, 100_000)
 AIM = 1.3
@@ -47,10 +47,10 @@ def _ask(bench: Bench, changes: int) -> Answer:
             plain = stack.enter_context(Plain(folder, url))
             sc = stack.enter_context(project(folder, url, table=f'lookback = "{LOOKBACK:g}s"', sinks=False))
             sc.set_watermark("orders", "2025-12-31T00:00:00Z")
-            runner, turns = Runner(sc), itertools.count()
+            turns = itertools.count()
 
-            def polled(runner: Runner = runner) -> int:
-                return runner.poll()["orders"].rows
+            def polled(sc: Sidecar = sc) -> int:
+                return sc.poll()["orders"].rows
 
             def prepare(
                 url: str = url,

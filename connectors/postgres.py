@@ -23,6 +23,7 @@ import pyarrow as pa
 from connectors import postgres_catalog as catalog
 from connectors import postgres_literals as literals
 from connectors import postgres_types as types
+from connectors.postgres_attached import attached
 from connectors.postgres_copying import joined
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
@@ -116,7 +117,9 @@ class PostgresConnector(SourceConnector):
     def horizon(self, tracked: Tracked, memory: Memory) -> Horizon:
         """Return the snapshot's clock, and since when nothing older can still be running."""
         with self._session.snapshot(tracked.name) as view:
-            return horizon(view, self._session.server, memory, versioned=tracked.table.kind == "table")
+            found = attached(self._session, tracked.table, view, memory)
+            versioned = tracked.table.kind == "table"
+            return horizon(view, self._session.server, memory, versioned=versioned, attached=found)
 
     def greatest(self, page: Page, at_most: int | None) -> int | None:
         """Return the greatest cursor value that is not above *at_most*, from the cursor's index where there is one."""

@@ -37,7 +37,8 @@ SELECT c.oid, n.nspname::text, c.relname::text,
     WHERE x.relkind = 'f' OR x.relkind = 'r' AND m.amname <> 'heap'),
   pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT'),
   c.relkind IN ('r', 'p'),
-  c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+  c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+  c.relkind = 'p' OR c.relhassubclass
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname = %s AND {}
 ORDER BY n.nspname <> 'public', pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1
@@ -135,7 +136,7 @@ def describe(session: Session, name: str) -> Table:
         found = session.rows(_FIND.format(_IN_SCHEMA), (path[1], path[0]), table=name)
     if not found:
         raise SettingsError(_unknown(session, name))
-    oid, schema, relation, versioned, readable, is_table, key_holds = found[0]
+    oid, schema, relation, versioned, readable, is_table, key_holds, has_parts = found[0]
     known = identity(schema, relation)
     if not readable:
         raise SettingsError(f'table "{known}": permission denied. {_grants(schema, relation)}')
@@ -159,7 +160,9 @@ def describe(session: Session, name: str) -> Table:
             columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind, born=born))
     primary_key = tuple(key[place] for place in sorted(key))
     path = (schema, relation)
-    return Table(known, path, tuple(columns), primary_key, "table" if versioned else "view", key_holds)
+    return Table(
+        known, path, tuple(columns), primary_key, "table" if versioned else "view", key_holds, has_parts and versioned
+    )
 
 
 # A type that is made of others changes with them, however deep they lie; those below 16384 are the server's own, and
@@ -176,7 +179,8 @@ WITH RECURSIVE own(oid) AS (SELECT %s::pg_catalog.regclass::oid), part(type) AS 
   ) AS made(type) WHERE made.type >= 16384)
 SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
   '/', attrelid, attnum, attname, atttypid, atttypmod, attndims, attnotnull, attisdropped, attacl), ','
-  ORDER BY attrelid, attnum))
+  ORDER BY attrelid, attnum) ||
+  (SELECT relhassubclass::text FROM pg_catalog.pg_class WHERE oid = (SELECT oid FROM own)))
 FROM pg_catalog.pg_attribute WHERE attnum > 0 AND attrelid IN (
   SELECT oid FROM own UNION
   SELECT typrelid FROM pg_catalog.pg_type WHERE oid = ANY (ARRAY(SELECT type FROM part)) AND typtype = 'c')
@@ -248,6 +252,16 @@ def is_filtered(session: Session, table: Table) -> bool:
     """Return whether policies decide which rows of *table* the role is shown; `USING (true)` decides nothing."""
     name = ".".join(map(quoted, table.path))
     return bool(session.rows(_FILTERED, {"table": name}, table=table.name)[0][0])
+
+
+def is_subscribed(session: Session, table: Table) -> bool:
+    """Return whether a subscription of logical replication fills *table*, or one of its partitions."""
+    sql = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel WHERE srrelid = %s OR srrelid IN"
+        " (SELECT relid FROM pg_catalog.pg_partition_tree(%s)))"
+    )
+    oid = _oid(session, table)
+    return bool(session.rows(sql, (oid, oid), table=table.name)[0][0])
 
 
 def kind(session: Session, table: Table) -> str:

@@ -84,6 +84,14 @@ def _relation(session: Session, tracked: Tracked) -> Iterator[Finding]:
             "this server does not know which transactions run behind a foreign table",
             "Set lookback to more than the longest of them, or read the table at its own server.",
         )
+    if catalog.is_subscribed(session, tracked.table):
+        yield Finding(
+            "warning",
+            tracked.name,
+            "a subscription fills it: what a publisher has committed appears later, under its stamps, and this server "
+            "does not know which transactions run there",
+            "Set lookback to more than the longest of them and the subscription's lag, or read the publisher.",
+        )
     if not tracked.table.primary_key:
         yield Finding(
             "warning",

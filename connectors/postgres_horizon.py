@@ -18,14 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.postgres_attached import NOTHING, Attached
 from connectors.postgres_view import Running, Server, View
 from sidecar.model import Hold, Horizon, Memory
 
 _KEPT = 64
 
 
-def horizon(view: View, server: Server, memory: Memory, *, versioned: bool) -> Horizon:
-    """Return the horizon at *view*, given what an earlier poll has handed out; *versioned*: rows have an xmin."""
+def horizon(view: View, server: Server, memory: Memory, *, versioned: bool, attached: Attached = NOTHING) -> Horizon:
+    """Return the horizon at *view*, given what an earlier poll has handed out; *versioned*: rows have an xmin.
+
+    What was *attached* to the table since makes an era of its own.
+    """
     past = _past(memory, view, server)
     kept = {
         "history": [list(entry) for entry in _kept(past.history, view)],
@@ -35,7 +39,9 @@ def horizon(view: View, server: Server, memory: Memory, *, versioned: bool) -> H
     settled, hold = _settled(past.history, view, server)
     if not versioned:
         return Horizon(view.now, settled, None, kept, hold=hold)
-    return Horizon(view.now, settled, view.xmin, kept, f"{past.server}#{past.restores}", hold)
+    kept |= {"xmin": view.xmin, "attached": attached.times, "noted": list(attached.noted)}
+    era = f"{past.server}#{past.restores}" + (f"+{attached.times}" if attached.times else "")
+    return Horizon(view.now, settled, view.xmin, kept, era, hold, attached.said if past.is_known else "")
 
 
 def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> tuple[int | None, Hold | None]:
@@ -68,11 +74,15 @@ def _by_number(history: Sequence[tuple[int, int]], view: View) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`."""
+    """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`.
+
+    `is_known`: it is the one that was asked before, and has not gone back since.
+    """
 
     server: str
     restores: int
     history: Sequence[tuple[int, int]]
+    is_known: bool = True
 
 
 def _past(memory: Memory, view: View, server: Server) -> _Past:
@@ -85,10 +95,11 @@ def _past(memory: Memory, view: View, server: Server) -> _Past:
     history = [(int(time), int(following)) for time, following in held.get("history", [])]
     restores = int(held.get("restores", 0))
     if held.get("server", server.identity) != server.identity:
-        return _Past(server.identity, 0, [])
+        return _Past(server.identity, 0, [], is_known=False)
     if any(following > view.next for _, following in history):
-        return _Past(server.identity, restores if server.standby else restores + 1, [])
-    return _Past(server.identity, restores, history)
+        return _Past(server.identity, restores if server.standby else restores + 1, [], is_known=server.standby)
+    # A time that has not come yet is one of a clock that has been set back since.
+    return _Past(server.identity, restores, [(time, following) for time, following in history if time <= view.now])
 
 
 def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from connectors import postgres_literals as literals
 from connectors import postgres_scope as scope
-from connectors.postgres_types import Wire, choice, wire
+from connectors.postgres_types import Wire, choice, named, wire
 from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, VERSION, Among, Column, Page, Scalar, Tracked
@@ -19,7 +19,7 @@ ODD = "sidecar:odd"
 """Which of a row's times had to be NULL, as their places in the SELECT list."""
 
 # Versions are compared by age, which is exact up to 2^31 transactions; the margin is for those that begin meanwhile.
-_FAR = 2**31 - 2**20
+FAR = 2**31 - 2**20
 
 
 def column(tracked: Tracked, name: str) -> Column:
@@ -63,7 +63,8 @@ class Statements:
     @property
     def dialect(self) -> sql.Dialect:
         def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
-            return literals.literal(column(self.tracked, name).arrow, value)
+            found = column(self.tracked, name)
+            return literals.literal(found.arrow, value) + named(found)
 
         def bound(name: str, value: int, _: list[Scalar]) -> str:
             type_ = cursor_column(self.tracked, name).arrow
@@ -92,7 +93,7 @@ class Statements:
         """Return the page's WHERE, its versions reduced to those that may be new since `page.since`."""
         found = sql.where(self.page, self.dialect, after=after)
         since = self.page.since
-        if since is not None and self.versioned and 0 <= self.xmax - since < _FAR:
+        if since is not None and self.versioned and 0 <= self.xmax - since < FAR:
             # Rows frozen long ago have an xmin of an earlier round, whose age is negative.
             oldest = f"pg_catalog.age('{since % 2**32}'::xid)"
             found.terms.append(f"pg_catalog.age({self.name('xmin')}) BETWEEN 0 AND {oldest}")
@@ -107,7 +108,8 @@ class Statements:
         tracked = self.tracked
         needed = (*tracked.key, tracked.updated_at, tracked.created_at, tracked.deleted_at)
         names = dict.fromkeys([*(c.name for c in tracked.columns), *(n for n in needed if n is not None)])
-        return [column(tracked, n) for n in names]
+        known = {c.name: c for c in tracked.table.columns}
+        return [known.get(n) or column(tracked, n) for n in names]
 
     def wires(self, *, careful: bool) -> list[Wire]:
         """Return what the SELECT lists. *careful* costs the server time, for times that only SQL can tell about."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from connectors import postgres_literals as literals
 from connectors.postgres_errors import translated
 from connectors.postgres_session import Session
-from connectors.postgres_types import kind_of
+from connectors.postgres_types import kind_of, named
 from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import Among, Column, Scalar
@@ -43,7 +43,9 @@ def _member(column: Column, value: Scalar) -> str:
             return literals.literal(column.arrow, value)
         if isinstance(value, str) and not _INTEGER.fullmatch(value):
             return f"{literals.setting(value)}::numeric"
-    return literals.literal(pa.string(), value) if isinstance(value, bytes | bool | float) else literals.setting(value)
+    if isinstance(value, bytes | bool | float):
+        return literals.literal(pa.string(), value)
+    return literals.setting(value) + named(column)
 
 
 def _typed(column: Column, value: Scalar) -> str:

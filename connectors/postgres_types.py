@@ -175,6 +175,12 @@ def kind_of(column: Column) -> Kind:
     return column.detail
 
 
+def named(column: Column) -> str:
+    """Return the cast that a literal for *column* takes: a name that stands for an oid is compared as that."""
+    kind = kind_of(column)
+    return f"::pg_catalog.{kind.name}" if kind.builtin and kind.name.startswith("reg") else ""
+
+
 def typed(table: Table, wishes: Wishes) -> Table:
     """Return *table* with each column in the type that *wishes* ask for; SettingsError where they cannot be met."""
     problems = [text for setting, told in wishes.named.items() for text in _unmet(table, wishes, setting, told)]

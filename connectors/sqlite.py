@@ -100,6 +100,7 @@ class SQLiteConnector(SourceConnector):
     def snapshot(self) -> Iterator[None]:
         with self._lock:
             self.file.look()
+            self._bulk.begin()
         yield
 
     @contextlib.contextmanager
@@ -117,7 +118,7 @@ class SQLiteConnector(SourceConnector):
         with self._lock, self.file.reading(tracked.name) as connection:
             if tracked.deleted_when:
                 _check_condition(connection, tracked)
-            memory = self._cursors.recalled(connection, tracked, memory)
+            memory = self._cursors.recalled(tracked, memory)
             settled = self._cursors.settled(connection, tracked)
         return Horizon(now=self.source.clock.now(), settled=settled, memory=memory)
 

@@ -58,8 +58,8 @@ class Apart:
             self._is_ready = self._answer() is not None
         return self._is_ready
 
-    def ask(self, sql: str) -> pa.Table | None:
-        """Return what *sql* selects, None if that could not be read."""
+    def ask(self, sql: str) -> None:
+        """Have it read what *sql* selects; one thing at a time."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -67,7 +67,9 @@ class Apart:
             self._process.stdin.flush()
         except OSError:
             self.close()
-            return None
+
+    def answer(self) -> pa.Table | None:
+        """Return what it was asked for, once that has been read; None if it could not be."""
         answer = self._answer()
         return pa.ipc.open_stream(answer).read_all() if answer else None
 
@@ -103,7 +105,7 @@ class Apart:
             with contextlib.suppress(OSError):  # more than this user may have
                 fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[arg-type]
 
-    def _answer(self) -> bytes | None:
+    def _answer(self) -> pa.Buffer | None:
         """Return the next answer; None once the process is no more, or takes too long."""
         assert self._process is not None
         assert self._process.stdout is not None
@@ -113,9 +115,9 @@ class Apart:
                 self.close()
                 return None
         head = self._process.stdout.read(8)
-        size = int.from_bytes(head, "little")
-        answer = self._process.stdout.read(size) if len(head) == 8 else b""
-        if len(head) < 8 or len(answer) < size:
+        # Arrow's memory is used again, where Python's is taken from the system anew for each.
+        answer = pa.allocate_buffer(int.from_bytes(head, "little"))
+        if len(head) < 8 or self._process.stdout.readinto(answer) < answer.size:  # type: ignore[attr-defined]
             self.close()
             return None
         return answer

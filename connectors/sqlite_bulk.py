@@ -22,7 +22,7 @@ from connectors.sqlite_file import File
 from connectors.sqlite_query import Statement, names
 from connectors.sqlite_rows import from_columns
 from sidecar import codec
-from sidecar.model import ALL, Page, Scalar, Tracked
+from sidecar.model import ALL, Page, Position, Scalar, Tracked
 
 LEAST = 10_000
 """Rows of a page from which it makes up for asking."""
@@ -56,6 +56,10 @@ class _Known:
     at_once: int = 5_000
     """Rows."""
 
+    def fails(self) -> None:
+        self.failures += 1
+        self.may_be = self.failures < _PATIENCE
+
 
 class Bulk:
     """What reads large pages of one source's tables, once it has seen a page of each."""
@@ -64,6 +68,9 @@ class Bulk:
         self._file = file
         self._apart: Apart | None = None
         self._known: dict[str, _Known] = {}
+        self._asked: Page | None = None
+        """What the process reads, if that is still wanted."""
+        self._is_asked = False
 
     def takes(self, page: Page, estimate: Callable[[Tracked], int | None]) -> bool:
         """Return whether `read` is worth a try; *estimate* says about how many rows a table has.
@@ -92,29 +99,49 @@ class Bulk:
             known.classes[name] = _class_of(found, _read_as(page.tracked, name))
 
     def read(self, page: Page, asking: Asking) -> pa.Table | None:
-        """Return *page*'s rows as `SourceConnector.read` promises; None if that cannot be done, or not so."""
+        """Return *page*'s rows as `SourceConnector.read` promises; None if that cannot be done, or not so.
+
+        What comes after is asked for at once: it is read while this is put in order and written down.
+        """
         known, left, found = self._known[page.tracked.name], page.limit, []
         while left > 0:
             some = dataclasses.replace(page, limit=min(left, known.at_once))
-            data = self._some(some, asking, known)
+            asked = self._asked
+            if asked is None or asked.limit > left or dataclasses.replace(asked, limit=some.limit) != some:
+                self._ask(some, asking, known)
+            else:
+                some = asked
+            rows = self._answer()
+            if rows is None:
+                known.fails()
+                return None
+            left -= len(rows)
+            is_over = len(rows) < some.limit
+            if not is_over and (after := _position(page.tracked, rows)) is not None:
+                known.at_once = max(1, min(_ROWS, _BYTES * len(rows) // rows.nbytes))
+                page = dataclasses.replace(page, after=after)
+                more = dataclasses.replace(page, limit=min(left or page.limit, known.at_once))
+                self._ask(more, asking, known)
+            data = from_columns(page.tracked, rows.columns)
             if data is None:
-                known.failures += 1
-                known.may_be = known.failures < _PATIENCE
+                known.fails()
                 return None
             found.append(data)
-            left -= len(data)
-            if len(data) < some.limit:
+            if is_over:
                 break
-            known.at_once = max(1, min(_ROWS, _BYTES * len(data) // data.nbytes))
-            page = dataclasses.replace(page, after=codec.position(data.slice(len(data) - 1), page.tracked.key))
         known.failures = 0
         return pa.concat_tables(found)
+
+    def begin(self) -> None:
+        """Let nothing that was read ahead until now be taken for what is read from now on."""
+        self._asked = None
 
     def rest(self) -> None:
         """End the process, until there is much to be read again; for the thread that reads."""
         if self._apart is not None:
             self._apart.release()
-        self._apart = None
+        self._apart = self._asked = None
+        self._is_asked = False
 
     def cancel(self) -> None:
         """Have what is being read break off; from any thread."""
@@ -139,7 +166,10 @@ class Bulk:
             generated = "SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden = 2"
             return connection.execute(generated, (tracked.name,)).fetchone() is None
 
-    def _some(self, page: Page, asking: Asking, known: _Known) -> pa.Table | None:
+    def _ask(self, page: Page, asking: Asking, known: _Known) -> None:
+        """Have *page* read; what was asked for before is not wanted any more."""
+        if self._is_asked:
+            self._answer()
         tracked = page.tracked
 
         def shown(name: str, quoted: str) -> str:
@@ -147,19 +177,32 @@ class Bulk:
 
         with self._file.reading(tracked.name) as connection:
             statements = asking(connection, page, shown)
-        selects = [_literal(s, page.limit) for s in statements]
+        selects = [sql for s in statements if (sql := _literal(s, page.limit)) is not None]
+        if len(selects) < len(statements) or not self._file.is_in_place():
+            return
         wanted = names(tracked)
         classes = [known.classes[name] or str for name in wanted]
         classes += [int] if tracked.deleted_at else []
         first = ", ".join(f"{_FIRST[c]} AS c{n}" for n, c in enumerate(classes))
-        if None in selects or not self._file.is_in_place():
-            return None
         rest = " UNION ALL ".join(f"SELECT * FROM ({sql})" for sql in selects)
-        raw = self._process().ask(f"SELECT {first} UNION ALL {rest} LIMIT {page.limit + 1}")
-        # What stands at the path must have been the file that is held open, before and after.
-        if raw is None or not self._file.is_in_place():
+        # A limit of the whole costs a tenth of all.
+        limit = f" LIMIT {page.limit + 1}" if len(selects) > 1 else ""
+        self._asked, self._is_asked = page, True
+        self._process().ask(f"SELECT {first} UNION ALL {rest}{limit}")
+
+    def _answer(self) -> pa.Table | None:
+        """Return the rows that were asked for; None if they could not be read."""
+        if not self._is_asked:
             return None
-        return from_columns(tracked, raw.slice(1).columns)
+        self._asked, self._is_asked, raw = None, False, self._process().answer()
+        # What stands at the path must have been the file that is held open, before and after.
+        return None if raw is None or not self._file.is_in_place() else raw.slice(1)
+
+
+def _position(tracked: Tracked, rows: pa.Table) -> Position | None:
+    """Return where *rows*, as they were answered, end; None where their last one needs a closer look."""
+    last = from_columns(tracked, rows.slice(len(rows) - 1).columns)
+    return None if last is None else codec.position(last, tracked.key)
 
 
 def _is_large(page: Page) -> bool:

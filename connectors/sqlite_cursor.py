@@ -143,25 +143,18 @@ class Cursors:
                 return None
             top, count = rows[-1][0], _CHUNK
 
-    def recalled(self, connection: sqlite3.Connection, tracked: Tracked, memory: Memory) -> Memory:
-        """Take over what *memory* says of text columns that hold offsets, or look through them; return it as it stands.
+    def recalled(self, tracked: Tracked, memory: Memory) -> Memory:
+        """Take over what *memory* says of text columns that hold offsets; return it as it stands.
 
-        Only a table that was never polled is looked through. From then on every row is seen as it is read.
+        A table that was never polled is not looked through for them: each row is seen as it is read, and each poll
+        looks at what it could miss.
         """
         texts = [p.cursor for p in tracked.passes if p.cursor and _is_text(tracked, p.cursor)]
         if not texts:
             return None
         known = memory.get("offsets") if memory and memory.get("timezone") == tracked.timezone else None
-        for name in texts:
-            if isinstance(known, list) and name in known:
-                self._shifted.add((tracked.name, name))
-            elif known is None:
-                where = column(tracked, name)
-                condition = ranges_.perhaps_behind(tracked.timezone).replace("{c}", f"+{where}")
-                # NULLs are left out for the sake of an index that leaves them out.
-                terms = f"{where} IS NOT NULL AND {condition}"
-                if connection.execute(f"SELECT 1 FROM {quoted(tracked.name)} WHERE {terms} LIMIT 1").fetchone():
-                    self._shifted.add((tracked.name, name))
+        if isinstance(known, list):
+            self._shifted |= {(tracked.name, name) for name in texts if name in known}
         return {
             "offsets": [n for n in dict.fromkeys(texts) if (tracked.name, n) in self._shifted],
             "timezone": tracked.timezone,

@@ -134,7 +134,7 @@ class Looks:
         now, last = self._clock.now(), self._last.get(key)
         if last is not None and last.state == state:
             return now
-        if last is None or now - last.at >= _SHARE * last.cost * SECOND:
+        if last is None or not 0 <= now - last.at < _SHARE * last.cost * SECOND:
             self._due.add(key)
             return now
         return last.at

@@ -150,8 +150,10 @@ def texts(
     for sign, end in ((" ", f"{day}T"), ("T", over)):
         # 'D HH:MM' stands for the whole minute; 'D HHMM' stands before 'D HH:'.
         hour, at = f"{day}{sign}{minute[:2]}", f"{day}{sign}{minute}"
-        found.append(Range(f"{hour}0", f"{hour}:"))
-        found.append(Range(at, end, only=_ABOVE, values=(f"{at}:", *_instants(f"{day}{sign}{second}", closed))))
+        found += [Range(f"{hour}0", f"{hour}:"), Range(at, f"{at}:")]
+        # At midnight the next second is of another day.
+        following = f"{day}{sign}{over[11:]}" if over.startswith(day) else end
+        found += _within(f"{day}{sign}{second}", closed % SECOND, following, end)
     # Apart from those of the closed second, all are above: nearly all that a poll finds, and not a look at each.
     return [*odd, *found, Range(over)]
 
@@ -171,17 +173,18 @@ def _lowest(closed: int, timezone: str | None, *, offsets: bool) -> str:
     return min(day, _hour(closed - _ahead(closed, timezone) - FARTHEST)) if offsets else day
 
 
-# Digit by digit, a fraction that is greater is the greater text, however many digits there are. A comma stands before
-# the point, whatever follows.
-_ABOVE = "{c} < ? OR ({c} > ? AND {c} NOT IN (?, ?)) OR ({c} > ? AND {c} < ?)"
-
-
-def _instants(second: str, closed: int) -> tuple[str, ...]:
-    """Return, after the end of the minute's own texts, the values of `_ABOVE`: the closed instant, and others of its
-    second.
-    """
-    point = f"{second}.{closed % SECOND:06}"
-    return point, f"{point}Z", f"{second}Z", f"{second},", f"{second}-"
+def _within(second: str, micros: int, following: str, end: str) -> list[Range]:
+    """Return where, below *end*, texts are above *micros* of *second*, whose next one is *following*."""
+    # Digit by digit, a fraction that is greater is the greater text, however many digits there are. A comma stands
+    # before the point, whatever follows.
+    point = f"{second}.{micros:06}"
+    same = f"{point}Z", f"{second}Z"
+    above = Range(point, following, beyond=True, only="{c} NOT IN (?, ?)", values=same)
+    return [
+        Range(f"{second},", f"{second}-", beyond=True),
+        above,
+        *([Range(following, end)] if following < end else []),
+    ]
 
 
 def zoned(timezone: str | None) -> str:
@@ -198,12 +201,6 @@ def behind(timezone: str | None) -> str:
     # Ahead is no matter: such rows are read, and dropped. Under a zone ahead of UTC, a Z is behind.
     # Most end in a Z, and are told by that in a third of the time.
     return zoned(timezone) if timezone else "{c} NOT LIKE '%Z' AND length({c}) > 11 AND instr(substr({c}, 12), '-')"
-
-
-def perhaps_behind(timezone: str | None) -> str:
-    """Return `behind` in a form that costs a third where it does not hold: for a look at all values of a column."""
-    sign = "[-+ZzC]*" if timezone else "-*"
-    return f"{{c}} GLOB '???????????*{sign}' AND {behind(timezone)}"
 
 
 def window(closed: int, timezone: str | None) -> tuple[str, str] | None:

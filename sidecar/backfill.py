@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sidecar import faults
+from sidecar import codec, faults
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
@@ -257,5 +257,5 @@ def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]
         return frozenset()
     delivered = {c.name: c.arrow for c in tracked.columns}
     types = [(column.arrow, delivered[n]) for n in columns if (column := tracked.table.column(n)) is not None]
-    arrays = [pa.array([v[at] for v in values]).cast(own).cast(out) for at, (own, out) in enumerate(types)]
+    arrays = [codec.array([v[at] for v in values], own).cast(out) for at, (own, out) in enumerate(types)]
     return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))

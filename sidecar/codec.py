@@ -68,6 +68,13 @@ def plain(column: pa.ChunkedArray | pa.Array) -> list[Scalar]:
     return values
 
 
+def array(values: Sequence[Scalar], type_: pa.DataType) -> pa.Array:
+    """Return the values that `plain` made of a column of *type_* as a column of it again."""
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        return pa.array(values, pa.int32()).cast(type_)
+    return pa.array(values).cast(type_)
+
+
 def _plain_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_map(type_):
         return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))

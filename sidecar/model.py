@@ -73,7 +73,8 @@ class Table:
 
     `name` is its identity everywhere (state, log, sinks): unique in the source, never ambiguous through separators.
     `path` are the identifier's parts, unquoted. `primary_key` is empty where the source declares none; `key_holds`
-    says whether the source sees to it for all rows that are read here.
+    says whether the source sees to it for all rows that are read here. `has_parts`: its rows are in other tables too,
+    which may come and go.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Table:
     primary_key: tuple[str, ...] = ()
     kind: Literal["table", "view"] = "table"
     key_holds: bool = True
+    has_parts: bool = False
 
     def column(self, name: str) -> Column | None:
         """Return the column called *name*, exactly."""
@@ -265,6 +267,7 @@ class Horizon:
     memory   handed back by the next poll
     era      which numbering of versions this is: another one after a restore or a failover; None: no versions
     hold     the oldest transaction that keeps `settled` from being `now`, if any
+    joined   in words, what versions say nothing of, where the era is another one for that alone
     """
 
     now: int
@@ -273,6 +276,7 @@ class Horizon:
     memory: Memory = None
     era: str | None = None
     hold: Hold | None = None
+    joined: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows, units
+from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING, Records
@@ -212,13 +212,17 @@ def looked(
     view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
     if renumbered.is_renumbered(mark, view):
         check_schema(tracked, log)
+        log_.warning('table "%s": %s', tracked.name, renumbered.said(tracked, view))
         mark = _begin_anew(tracked, log, store, mark, view)
+    elif set_back.is_set_back(tracked, mark, view):
+        check_schema(tracked, log)
+        log_.warning('table "%s": %s', tracked.name, set_back.said(mark, view))
+        mark = _begin_anew(tracked, log, store, set_back.reopened(tracked, mark, view), view)
     return mark, view
 
 
 def _begin_anew(tracked: Tracked, log: ChangeLog, store: WatermarkStore, mark: Watermark, view: Horizon) -> Watermark:
     """Return *mark* without the versions of a source that numbers them anew, made durable as an empty segment."""
-    log_.warning('table "%s": %s', tracked.name, renumbered.said(tracked, view))
     mark = renumbered.forgotten(mark, view)
     empty = change_schema(tracked).empty_table()
     log.append(mark.offset, empty, mark, NOTHING, committed=view.now, origin="poll", moved=True)

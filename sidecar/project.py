@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,10 +22,9 @@ from sidecar.backfilling.requests import Request
 from sidecar.changelog import ChangeLog, tables
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import SourceConnector, connect
-from sidecar.delivering import given
 from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.horizon import kind_of
-from sidecar.log import bases, consumers, owner, queries, recovery
+from sidecar.log import bases, consumers, owner, recovery
 from sidecar.log.files import unescaped
 from sidecar.log.storage import AnyPath
 from sidecar.mirrors import mirror
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sidecar.log.bases import Base
+    from sidecar.runner import Runner
     from sidecar.running.results import PollResult
     from sidecar.running.standing import TableStatus
 
@@ -61,6 +61,7 @@ class Sidecar:
         self._lock: StateLock | None = None
         self._store: WatermarkStore | None = None
         self._logs: dict[str, ChangeLog] = {}
+        self._poller: Runner | None = None
         self._claim = owner.Claim(self.root, self.settings.state.path)
         self._settled: dict[str, tuple[Tracked, Tracked]] = {}
         self.outlines: dict[str, object] = {}
@@ -124,6 +125,7 @@ class Sidecar:
 
     def refresh(self) -> None:
         """Ask the source anew for its tables at the next use."""
+        self._poller = None
         self.__dict__.pop("tracked", None)
 
     def settled(self, tracked: Tracked) -> Tracked:
@@ -148,9 +150,11 @@ class Sidecar:
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs of all tables, or those named, up to the source; no sink is written."""
         self._must_write("poll")
-        from sidecar.runner import Runner
-
-        return Runner(self).poll(names)
+        # Kept as long as nothing else is done: it knows what is at rest, and asks that but one question.
+        runner, self._poller = self._poller or self._runner(), None
+        found = runner.poll(names)
+        self._poller = runner
+        return found
 
     def run(
         self,
@@ -163,9 +167,13 @@ class Sidecar:
     ) -> int:
         """Poll and feed the sinks, once or until *stop* is set; return the exit code. *interval* in seconds."""
         self._must_write("run")
+        self._poller = None
+        return self._runner(spark, stop=stop, on_step=on_step).run(once=once, interval=interval)
+
+    def _runner(self, spark: SparkSession | None = None, **settings: Any) -> Runner:
         from sidecar.runner import Runner
 
-        return Runner(self, spark, stop=stop, on_step=on_step).run(once=once, interval=interval)
+        return Runner(self, spark, **settings)
 
     def dataframe(
         self, spark: SparkSession, table: str, since: int | None = None, until: int | None = None
@@ -238,6 +246,7 @@ class Sidecar:
 
         Changes from before a type was changed are read apart. SettingsError if it is the key's or a cursor's.
         """
+        self._poller = None
         tracked = self.settled(self._known(table))
         store, log = self.store, self.log(tracked.name)
         if tracked.name in self.damaged:
@@ -282,6 +291,7 @@ class Sidecar:
 
     def cancel_backfill(self, table: str) -> list[str]:
         """Cancel the backfills of *table* that have not ended; return their ids. What is in the log stays there."""
+        self._poller = None
         return backfills.cancel(self, table)
 
     def status(self) -> list[TableStatus]:
@@ -295,7 +305,7 @@ class Sidecar:
 
     def close(self) -> None:
         """Let go of source, state and lock; what needs them is an error from now on."""
-        self._is_closed = True
+        self._is_closed, self._poller = True, None
         with contextlib.ExitStack() as stack:
             for part in (self._lock, self._store, self._connector):
                 if part is not None:
@@ -363,6 +373,7 @@ class Sidecar:
 
     def _move(self, tracked: Tracked, marks: Mapping[PassName, PassMark]) -> Watermark:
         """Store a moved watermark through the log, as an empty segment: so it, too, survives a lost RocksDB."""
+        self._poller = None
         # First the lock, which opening the state takes: another process may be writing this log.
         store, log = self.store, self.log(tracked.name)
         try:
@@ -370,7 +381,8 @@ class Sidecar:
         except StateDamaged as error:
             self.damaged[tracked.name] = error
         if tracked.name in self.damaged:
-            self._give_up(log, tracked)
+            moving.give_up(self.store, log, tracked)
+            del self.damaged[tracked.name]
         offset, before = log.last() + 1, store.watermark(tracked.name)
         mark = dataclasses.replace(fresh_watermark(tracked), offset=offset, marks=marks)
         if marks and before is not None:
@@ -380,19 +392,6 @@ class Sidecar:
         log.append(offset, empty, mark, NOTHING, committed=self.clock.now(), origin="poll", moved=True)
         store.save(tracked.name, mark, NOTHING, forget_all=True)
         return mark
-
-    def _give_up(self, log: ChangeLog, tracked: Tracked) -> None:
-        """Begin a damaged log anew behind all that it ever held; consumers go on from there."""
-        held = {c: p.acknowledged for (table, c), p in self.store.positions().items() if table == tracked.name}
-        before = self.store.watermark(tracked.name)
-        had = [*held.values(), *queries.positions(log).values()]
-        through = max([*(s.offset for s in log.standing()), *had, before.offset if before else 0])
-        given.give_up(log, held, through)
-        log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
-        for consumer, acknowledged in held.items():
-            if acknowledged < through:
-                consumers.acknowledge(log, self.store, consumer, through)
-        del self.damaged[tracked.name]
 
 
 def open_project(path: str | Path = "sidecar.toml", *, clock: Clock | None = None, read_only: bool = False) -> Sidecar:

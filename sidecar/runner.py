@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -27,6 +26,7 @@ from sidecar.log import origin, recovery, retention
 from sidecar.model import Tracked
 from sidecar.poll import Step, poll, rest
 from sidecar.running.holds import Holds
+from sidecar.running.rest import Rest
 from sidecar.running.results import PollResult
 from sidecar.running.retrying import again
 from sidecar.running.stopping import breaking_off
@@ -55,13 +55,12 @@ class Runner:
     _stale: bool = False
     _is_at_home: bool = False
     _broken: Mapping[str, SidecarError] = field(default_factory=dict)
-    _quiet: dict[str, tuple[object, float]] = field(default_factory=dict)
-    _pulse: object | None = None
     _errors: dict[str, SidecarError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
+        self._rest = Rest(self.sidecar)
         self._holds = Holds(self.long_hold)
         self._telling = Telling(self.sidecar.clock, self.sidecar.settings.state.path)
         self._feeding = Lanes(lambda: self._delivery.is_vain)
@@ -102,6 +101,8 @@ class Runner:
 
     def poll(self, names: Iterable[str] | None = None) -> dict[str, PollResult]:
         """Bring the logs up to the source, the sinks left alone; raise the first failure once all have had a turn."""
+        if names is None and (resting := self._rest.whole()) is not None:
+            return {name: PollResult(name) for name in resting}
         self._begin_round()
         tracked = {t.name: t for t in self._tables()}
         wanted = {*tracked, *self._errors} if names is None else set(names)
@@ -110,20 +111,22 @@ class Runner:
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
         results = {name: PollResult(name) for name in tracked if name in wanted}
         self._fan_out.begin()
-        if self._jobs.has_work(wanted):
-            try:
-                self._copy(None, results)
-            finally:
-                self._jobs.close()
-                self._delivery.close()
-        for name, result in results.items():
-            result.join(self.catch_up(tracked[name]))
-            result.error = result.error or self._errors.get(name)
+        try:
+            self._copy(None, results)
+            for name, result in results.items():
+                result.join(self.catch_up(tracked[name]))
+            self._fan_out.follow()
+            self._copy(None, {name: result for name, result in results.items() if tracked[name].refresh_on})
+        finally:
+            self._jobs.close()
+            self._delivery.close()
         self._end()
-        errors = [e for name, e in self._errors.items() if name in {*wanted, "source"} - tracked.keys()]
-        for error in (*errors, *(result.error for result in results.values())):
+        others = [error for name, error in self._errors.items() if name in {*wanted, SOURCE} - tracked.keys()]
+        for error in (*others, *(result.error or self._errors.get(name) for name, result in results.items())):
             if error is not None:
                 raise error
+        if names is None and not self._stale and not self._jobs.waiting(wanted):
+            self._rest.begins_whole(self.sidecar.tracked)
         return results
 
     def _round(self, interval: float) -> None:
@@ -152,7 +155,7 @@ class Runner:
             self._telling.begins(tables, None, functools.partial(places.doubts, self.sidecar))
             self._fan_out.begin()
             self._copy(self.sidecar.clock.monotonic() + TURN)
-            self._pulse = None
+            self._rest.new_round()
             for tracked in tables:
                 if self._stopping():
                     return
@@ -170,7 +173,8 @@ class Runner:
                 return
 
     def _begin_round(self) -> None:
-        self._errors, self._pulse = {}, None
+        self._errors = {}
+        self._rest.new_round()
         self._jobs.new_round()
 
     def _end(self) -> None:
@@ -244,7 +248,7 @@ class Runner:
     def catch_up(self, tracked: Tracked) -> PollResult:
         """Poll *tracked* until it is level with the source, retrying what may pass; failures are noted, not raised."""
         result = PollResult(tracked.name)
-        if self._is_at_rest(tracked.name):
+        if self._rest.holds(tracked.name):
             self._telling.level.rests(tracked.name)
             return result
         clock, store = self.sidecar.clock, self.sidecar.store
@@ -281,14 +285,15 @@ class Runner:
 
     def _poll(self, tracked: Tracked, result: PollResult) -> None:
         connector, store = self.sidecar.connector, self.sidecar.store
-        # This round's, if there is one: an older one can only say too soon that something has changed.
-        pulse = connector.pulse() if self._pulse is None else self._pulse
-        if (quiet := self._quiet.pop(tracked.name, None)) is not None and quiet[0] == pulse:
-            if self.sidecar.clock.monotonic() >= quiet[1]:
+        pulse = self._rest.pulse()
+        until = self._rest.until(tracked.name, pulse)
+        self._rest.ends(tracked.name)
+        if until is not None:
+            if self.sidecar.clock.monotonic() >= until:
                 # Once: from now on all that was seen has stood for long enough.
                 rest(connector, tracked, store, pulse)
-                quiet = pulse, math.inf
-            self._quiet[tracked.name] = quiet
+                until = math.inf
+            self._rest.begins(tracked.name, pulse, until)
             return
         began = self.sidecar.clock.monotonic()
         if self._has_moved_on(tracked):
@@ -313,19 +318,7 @@ class Runner:
         if mark is not None and mark.polled is not None:
             self._holds.tell(tracked, mark.hold, mark.polled)
         self._telling.late(tracked, result.late)
-        if pulse is not None:
-            self._quiet[tracked.name] = pulse, began + resting(tracked) / SECOND
-
-    def _is_at_rest(self, name: str) -> bool:
-        """Return whether nothing has changed since table *name* was polled, and nothing is to be closed by now."""
-        quiet = self._quiet.get(name)
-        if quiet is None or self.sidecar.clock.monotonic() >= quiet[1]:
-            return False
-        if self._pulse is None:
-            # Once a round, however many tables: what changes after it is found by the next one.
-            with contextlib.suppress(SidecarError):  # the poll meets it as well, and says so
-                self._pulse = self.sidecar.connector.pulse()
-        return self._pulse == quiet[0]
+        self._rest.begins(tracked.name, pulse, began + resting(tracked) / SECOND)
 
     def _has_moved_on(self, tracked: Tracked) -> bool:
         """Return whether the source describes *tracked* otherwise than when that was last asked."""
@@ -390,5 +383,5 @@ class Runner:
         self.sidecar.unsettle(where)
         if where in self.sidecar.__dict__.get("tracked", {}):
             self.sidecar.store.note(where, str(error))
-            self._quiet.pop(where, None)  # or nobody would take the note away
+            self._rest.ends(where)  # or nobody would take the note away
         self._telling.failed(where, error)

@@ -122,7 +122,8 @@ def keys_in(given: Sequence[str]) -> list[str]:
             found.append(key)
             continue
         try:
-            lines = Path(key[1:]).read_text(encoding="utf-8-sig").splitlines()
+            # Not `splitlines`: a key may hold what Unicode calls the end of a line.
+            lines = Path(key[1:]).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"--keys {key}: the file cannot be read: {error}") from None
         found += [line for line in lines if line.strip()]
@@ -135,16 +136,21 @@ def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
     found = []
     for value in values:
         try:
-            array = pa.array([value]) if not isinstance(value, str) else pa.array([value]).cast(column.arrow)
             if value is None:
                 raise pa.ArrowInvalid("no key is NULL")
-            found.append(codec.plain(array.cast(column.arrow))[0])
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
+            found.append(codec.plain(_read(value, column.arrow).cast(column.arrow))[0])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError):
             kind = column.type or column.arrow
             raise SettingsError(
                 f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'
             ) from None
     return found
+
+
+def _read(value: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(value, str) and pa.types.is_binary(type_) and value.startswith("\\x"):
+        return pa.array([bytes.fromhex(value[2:])])
+    return pa.array([value]).cast(type_) if isinstance(value, str) else pa.array([value])
 
 
 def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:

@@ -13,6 +13,7 @@ parents have been read before their children, and all that was read of them is o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -159,18 +160,23 @@ def _typed(child: Tracked, own: str, data: pa.Table, theirs: str, parent: str) -
         return pc.cast(data.column(theirs), column.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
         if theirs in data.column_names and _is_number(data.schema.field(theirs).type) and _is_number(column.arrow):
-            return pa.chunked_array([pa.array([_as(v, column.arrow) for v in data.column(theirs)], column.arrow)])
+            values = data.column(theirs).to_pylist()
+            return pa.chunked_array([pa.array([_as(v, column.arrow) for v in values], column.arrow)])
         raise SettingsError(
             f'table "{child.name}": refresh_on: column "{theirs}" of table "{parent}" cannot be compared with its '
             f'"{own}" ({column.type or column.arrow}): {error}'
         ) from None
 
 
-def _as(value: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
+def _as(value: int | float | Decimal | None, type_: pa.DataType) -> pa.Scalar | None:
     """Return *value* as *type_*; None where it is no number of that type, and so no child's."""
+    if value is None or pa.types.is_floating(type_):
+        return pa.scalar(value if value is None else float(value), type_)
     try:
-        return value.cast(type_)
-    except pa.ArrowInvalid:
+        # By its digits: it is asked of the value alone whether it fits, not of all that its own type could hold.
+        exact = Decimal(str(value))
+        return pa.scalar(int(exact) if pa.types.is_integer(type_) and exact == int(exact) else exact, type_)
+    except (pa.ArrowInvalid, ArithmeticError, ValueError):
         return None
 
 

@@ -91,10 +91,6 @@ class Jobs:
             return True
         return self._wanted.is_to_be_begun(tracked, mark)
 
-    def has_work(self, names: Iterable[str]) -> bool:
-        """Return whether a copy is being made, or one of *names* is to be backfilled."""
-        return self._copying is not None or bool(self.waiting(names))
-
     def waiting(self, names: Iterable[str] | None = None) -> list[Tracked]:
         """Return the tables, of *names* if given, that have a backfill under way or to be begun."""
         return [

@@ -14,13 +14,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from sidecar import codec, faults
 from sidecar.clock import SECOND, Clock
 from sidecar.errors import StateDamaged
-from sidecar.log.files import filename, make_folder, write_durably
+from sidecar.log.files import filename, make_folder, unescaped, write_durably
 from sidecar.model import ALL, Among, Scope
 
 Kind: TypeAlias = Literal["automatic", "requested", "refresh", "quarantined"]
@@ -64,6 +63,9 @@ class Ended:
 class Requests:
     """The requests of one state folder. Any number of processes may make and cancel them; one begins and ends them."""
 
+    kept: ClassVar[int] = 0
+    """How many were made by this process, whatever folder they are in."""
+
     def __init__(self, state: Path, clock: Clock | None = None) -> None:
         self._root, self._clock = state / "backfills", clock
         self._folders: dict[str, str] = {}
@@ -73,7 +75,8 @@ class Requests:
     def tables(self) -> set[str]:
         """Return the tables that anything is known of."""
         with contextlib.suppress(FileNotFoundError):
-            return {unquote(folder.name) for folder in self._root.iterdir() if folder.is_dir()}
+            folders = (folder.name for folder in self._root.iterdir() if folder.is_dir())
+            return {name for folder in folders if (name := unescaped(folder)) is not None}
         return set()
 
     def open(self, table: str) -> list[Request]:
@@ -150,6 +153,7 @@ class Requests:
         path = self._path(request)
         make_folder(path.parent)
         write_durably(path, lambda aside: _write(aside, _dump(request)))
+        Requests.kept += 1
         return request
 
     def end(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import unquote
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType, VariantType
@@ -19,6 +18,7 @@ from sidecar.errors import SettingsError
 from sidecar.lake.log_reader import LogReader
 from sidecar.lake.log_stream import Bounds, Columns, LogStream
 from sidecar.lake.plainly import plainly
+from sidecar.log.files import unescaped
 from sidecar.log.owner import OWNER
 from sidecar.log.storage import AnyPath, locate
 from sidecar.settings.words import did_you_mean, listed
@@ -113,7 +113,7 @@ class _Asked:
         """The table's log; SettingsError if there is none."""
         path = self._given.get("path") or _missing("path", "the state's folder, as [state] path names it: .sidecar")
         folder = _logs(path)
-        names = [unquote(name) for name in tables(folder)]
+        names = [name for found in tables(folder) if (name := unescaped(found)) is not None]
         there = f"with a log there are: {listed(names)}" if names else "no table has a log there yet (sidecar run)"
         table = self._given.get("table") or _missing("table", there)
         if table not in names:

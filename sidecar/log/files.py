@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,10 @@ from sidecar.errors import StateDamaged
 
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.")
 
+_LONGEST = 250
+"""Of the 255 that a name may have, what leaves room for `.json`."""
+_SHORT = "%%"
+
 
 def filename(name: str) -> str:
     """Return *name* as one path component: reversible, and plain for plain names.
@@ -19,13 +24,25 @@ def filename(name: str) -> str:
     hide a folder from Spark) stands as `%XX` of its UTF-8.
     """
     head = "".join(c if c in _SAFE and c != "." else _escape(c) for c in name[:1])
-    return head + "".join(c if c in _SAFE or c == "_" else _escape(c) for c in name[1:])
+    found = head + "".join(c if c in _SAFE or c == "_" else _escape(c) for c in name[1:])
+    if len(found) <= _LONGEST:
+        return found
+    # Three characters a byte are more than a file's name has room for, where a schema and a table are named in Chinese.
+    return _SHORT + base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
 def unescaped(found: str) -> str | None:
     """Return the name that `filename` has made *found* of; None if it never made such a one."""
-    name = unquote(found)
+    try:
+        name = _lengthened(found) if found.startswith(_SHORT) else unquote(found)
+    except ValueError:
+        return None
     return name if name and filename(name) == found else None
+
+
+def _lengthened(found: str) -> str:
+    text = found.removeprefix(_SHORT)
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
 
 
 def _escape(char: str) -> str:

@@ -55,7 +55,8 @@ class Changes:
         return self.rows.select(self.keys.columns).take(pa.array(order[again]))
 
     def _own(self, data: pa.Table) -> pa.Table:
-        return conformed(data.select([n for n in data.column_names if n in self.columns.names]), self.columns)
+        wanted = {*self.columns.names}
+        return conformed(data.select([n for n in data.column_names if n in wanted]), self.columns)
 
     def above(self, offsets: Integers) -> Changes:
         """Return those with an offset above that of their key in *offsets*, which are by the key's number."""

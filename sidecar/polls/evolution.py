@@ -78,10 +78,9 @@ def compatible(before: pa.Schema, after: pa.Schema) -> bool:
 
 def conformed(data: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return *data* in the columns of *schema*, with which it must be `compatible`: wider, NULL where it has none."""
+    there = {*data.column_names}
     columns = [
-        pc.cast(data.column(field.name), field.type)
-        if field.name in data.column_names
-        else pa.nulls(len(data), field.type)
+        pc.cast(data.column(field.name), field.type) if field.name in there else pa.nulls(len(data), field.type)
         for field in schema
     ]
     # Without the fields' nullability: a column that is new may be NOT NULL, and has no values in older rows.

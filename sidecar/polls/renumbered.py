@@ -2,7 +2,8 @@
 
 Numbers up to then say nothing about numbers from then on: a new version may even carry the number of one that was
 delivered. So all of them are forgotten, by a segment of the log that says so, and one poll tells by content what has
-been delivered: the newest row of each key in the log.
+been delivered: the newest row of each key in the log. The same is done where a table has been given rows that were
+written elsewhere before: their numbers do not say that they are new here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def is_renumbered(mark: Watermark, view: Horizon) -> bool:
 
 def said(tracked: Tracked, view: Horizon) -> str:
     """Return what has become of the numbers, for people."""
+    if view.joined:
+        return view.joined
     if view.era is None:
         return (
             "which version a row is cannot be read any more: the role may not read the table as a whole, or it is "

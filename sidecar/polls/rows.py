@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sidecar import classify, codec
 from sidecar.clock import SECOND
-from sidecar.cursor import DAY, NONE, Flags, Integers, comparable, kind, show
+from sidecar.cursor import DAY, NONE, Flags, Integers, comparable, exact_text, kind, show
 from sidecar.errors import SettingsError
 from sidecar.model import (
     BAD,
@@ -80,8 +80,8 @@ class Rows:
 
     def delivered(self) -> pa.Table:
         """Return the columns that users see, in the source's order and in the types that users see."""
-        names = [c.name for c in self.tracked.columns]
-        typed = [VALUE + n if VALUE + n in self.data.column_names else n for n in names]
+        names, there = [c.name for c in self.tracked.columns], {*self.data.column_names}
+        typed = [VALUE + n if VALUE + n in there else n for n in names]
         return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
 
 
@@ -113,7 +113,7 @@ def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
     deleted = stamps[tracked.deleted_at] if tracked.deleted_at else None
     if deleted is not None and tracked.deleted_at is not None and tracked.not_deleted:
         # A placeholder is no deletion's time: the deleted pass does not meet such a row, whatever `deleted_when` says.
-        deleted = np.where(_among(data.column(tracked.deleted_at), tracked.not_deleted), NONE, deleted)
+        deleted = np.where(_are_listed(data.column(tracked.deleted_at), deleted, tracked.not_deleted), NONE, deleted)
     version = data.column(VERSION).to_numpy().astype(np.int64, copy=False) if VERSION in data.column_names else None
     rows = Rows(
         tracked,
@@ -240,6 +240,18 @@ def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
         return np.zeros(len(data), dtype=bool)
     column = data.column(tracked.deleted_at)
     return ~_among(column, (None, *tracked.not_deleted))
+
+
+def _are_listed(column: pa.ChunkedArray, stamps_: Integers, some: tuple[Scalar, ...]) -> Flags:
+    """Return which values of *column*, in time *stamps_*, are among *some*, as the settings say them."""
+    if pa.types.is_string(column.type):
+        # A number that arrives as text.
+        return _among(column, tuple(v if isinstance(v, str) else repr(v) for v in some))
+    if not pa.types.is_timestamp(column.type) and not pa.types.is_date(column.type):
+        return _among(column, some)
+    times = (found[0] for v in some if isinstance(v, str) and (found := exact_text(v)) is not None)
+    is_date = pa.types.is_date(column.type)
+    return np.isin(stamps_, [at // DAY * DAY + DAY - 1 if is_date else at for at in times])
 
 
 def _among(column: pa.ChunkedArray, some: tuple[Scalar, ...]) -> Flags:

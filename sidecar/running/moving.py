@@ -1,13 +1,21 @@
-"""A position that somebody sets by hand: the value that is given, as the cursor's own number."""
+"""What somebody moves by hand: a position to a value, as the cursor's own number; a damaged log to a new beginning."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pyarrow as pa
 
 from sidecar import cursor
+from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND
+from sidecar.delivering import given
 from sidecar.errors import SettingsError
+from sidecar.log import consumers, queries
 from sidecar.model import CursorKind, Tracked
+from sidecar.poll import fresh_watermark
+from sidecar.polls.deliveries import NOTHING
+from sidecar.state import WatermarkStore
 
 _SLACK = 300 * SECOND
 """The source's clock may be ahead of this one."""
@@ -28,3 +36,16 @@ def closed_at(value: str, tracked: Tracked, kind: CursorKind, now: int) -> int:
             "would not be delivered. Write a time that is past; a day alone stands for its end"
         )
     return closed
+
+
+def give_up(store: WatermarkStore, log: ChangeLog, tracked: Tracked) -> None:
+    """Begin *tracked*'s damaged *log* anew behind all that it ever held; consumers go on from there."""
+    held = {c: p.acknowledged for (table, c), p in store.positions().items() if table == tracked.name}
+    before = store.watermark(tracked.name)
+    had = [*held.values(), *queries.positions(log).values()]
+    through = max([*(s.offset for s in log.standing()), *had, before.offset if before else 0])
+    given.give_up(log, held, through)
+    log.drop(through, dataclasses.replace(fresh_watermark(tracked), offset=through), NOTHING)
+    for consumer, acknowledged in held.items():
+        if acknowledged < through:
+            consumers.acknowledge(log, store, consumer, through)

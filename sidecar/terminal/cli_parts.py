@@ -69,24 +69,24 @@ def followed(sc: Sidecar, table: str) -> str:
 
 def logged(sc: Sidecar, table: str) -> str:
     """Return the table with a change log that *table* names; the source is not asked."""
-    from urllib.parse import unquote
-
-    from sidecar.changelog import tables
-
-    names = [unquote(folder) for folder in tables(sc.root)]
+    names = _logged(sc)
     if not names:
         raise SettingsError(f'table "{table}": nothing has been polled yet: sidecar run')
     return _named(table, names, "has no change log yet; there are")
 
 
+def _logged(sc: Sidecar) -> list[str]:
+    from sidecar.changelog import tables
+    from sidecar.log.files import unescaped
+
+    return [name for folder in tables(sc.root) if (name := unescaped(folder)) is not None]
+
+
 def held(sc: Sidecar, table: str) -> str:
     """Return the followed table that *table* names; the source is not asked where a log or backfills know the name."""
-    from urllib.parse import unquote
-
     from sidecar.backfilling.requests import Requests
-    from sidecar.changelog import tables
 
-    names = {*map(unquote, tables(sc.root)), *Requests(sc.settings.state.path).tables()}
+    names = {*_logged(sc), *Requests(sc.settings.state.path).tables()}
     return table if table in names else followed(sc, table)
 
 

@@ -15,6 +15,7 @@ from sidecar.backfilling import requests
 from sidecar.backfilling.jobs import Jobs
 from sidecar.backfilling.requests import Requests
 from sidecar.clock import SystemClock, iso
+from sidecar.errors import SettingsError
 from sidecar.model import Scope, Strain
 from sidecar.poll import poll
 from sidecar.runner import Runner
@@ -282,6 +283,18 @@ def test_single_keys_of_any_type_can_be_purged(
         opened.poll()
         found = [r["k"] for r in log(opened, "k") if r["_change_type"] == "delete"]
         assert found == [held[1]]
+
+
+def test_a_key_of_bytes_is_asked_for_by_its_digits(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
+    sqlite_db.connection.execute("CREATE TABLE k (k BLOB PRIMARY KEY NOT NULL, updated_at TEXT NOT NULL)")
+    sqlite_db.connection.executemany("INSERT INTO k VALUES (?, ?)", [(k, OLD) for k in (b"", b"\0\xff", b"abc")])
+    with project(sqlite_db, tmp_path, "[tables.k]\n") as opened:
+        opened.poll()
+        opened.request_backfill("k", keys=["\\x00ff", "\\x", "abc"])
+        opened.poll()
+        assert [r["k"] for r in log(opened, "k")][3:] == [b"", b"\0\xff", b"abc"]
+        with pytest.raises(SettingsError, match="no value of its key column"):
+            opened.request_backfill("k", keys=["\\x0"])
 
 
 def test_each_refresh_by_the_same_parent_is_asked_for(sqlite_db: SQLiteFile, tmp_path: Path) -> None:

@@ -129,13 +129,13 @@ def test_a_row_written_twice_in_one_second_is_delivered_twice(tmp_path: Path, sq
 
 
 @pytest.mark.parametrize("page_size", [1, 3])
-@pytest.mark.parametrize("key", ["uuid", "bytea", "composite", "numeric", "date", "bool"])
+@pytest.mark.parametrize("key", ["uuid", "bytea", "composite", "numeric", "date", "bool", "regclass"])
 def test_ties_are_walked_by_any_kind_of_key(tmp_path: Path, pg: Database, key: str, page_size: int) -> None:
     s1 = pg.connect()
     types = {
         "composite": "a text COLLATE \"C\", b int",
         "uuid": "a uuid, b int", "bytea": "a bytea, b int", "numeric": "a numeric, b int", "date": "a date, b int",
-        "bool": "a bool, b int",
+        "bool": "a bool, b int", "regclass": "a regclass, b int",
     }  # fmt: skip
     values: dict[str, list[object]] = {
         "composite": ["", "a", "a|b", "é", "\U0001f600", "B", "a' OR '1'='1"],
@@ -144,6 +144,7 @@ def test_ties_are_walked_by_any_kind_of_key(tmp_path: Path, pg: Database, key: s
         "numeric": ["0", "-1.5", "1.50", "12345678901234567890.000001", "1e-20", "9007199254740993", "2"],
         "date": ["2024-02-29", "1969-12-31", "0001-01-01", "9999-12-31", "1970-01-01", "1970-01-02", "2024-05-01"],
         "bool": [True, False],
+        "regclass": ["pg_class", "ties", "pg_type"],
     }
     s1.execute(f"CREATE TABLE ties ({types[key]}, v int, updated_at timestamptz NOT NULL, PRIMARY KEY (a, b))")
     stamp = "2024-05-01 10:00+00"

@@ -6,6 +6,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 import sidecar
 from sidecar.clock import SystemClock
 from tests.cases.harness import Project, kinds
@@ -69,6 +71,52 @@ def test_a_partitioned_table_is_one_table_and_rows_that_move_are_delivered(tmp_p
     found = project.poll()["meas"]
     assert sorted((r["id"], r["region"], r["v"]) for r in found) == [(1, "us", 11), (3, "ap", 30)]
     assert project.poll()["meas"] == []
+
+
+def test_rows_that_were_written_before_their_table_became_a_partition_are_delivered(
+    tmp_path: Path, pg: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RC-57, and the partition is filled, and polls go on, before it is attached"""
+    s1 = pg.connect()
+    s1.execute(MEAS)
+    project = Project(tmp_path, pg.reader_url, {"meas": {}})
+    project.poll()
+    s1.execute("CREATE TABLE meas_ap (LIKE meas)")
+    s1.execute("INSERT INTO meas_ap SELECT g, 'ap', 30, now(), now() FROM generate_series(3, 4) g")
+    s1.execute("INSERT INTO meas_ap VALUES (5, 'ap', 50, '2023-05-01', '2023-05-01')")
+    s1.execute("CREATE TABLE meas_na PARTITION OF meas FOR VALUES IN ('na')")
+    s1.execute("INSERT INTO meas VALUES (6, 'eu', 60, now(), now()), (7, 'na', 70, now(), now())")
+    assert kinds(project.poll()["meas"], "id") == [("insert", 6), ("insert", 7)]
+    assert not [r for r in caplog.records if r.levelname == "WARNING"], "a new partition is nothing to speak of"
+    s1.execute("ALTER TABLE meas ATTACH PARTITION meas_ap FOR VALUES IN ('ap')")
+    assert kinds(project.poll()["meas"], "id") == [("insert", 3), ("insert", 4)]
+    (told,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert project.poll()["meas"] == []
+    s1.execute("ALTER TABLE meas DETACH PARTITION meas_ap")
+    assert project.poll()["meas"] == []
+    s1.execute("UPDATE meas_ap SET v = 31, updated_at = now() WHERE id = 3")
+    assert project.poll()["meas"] == []
+    s1.execute("ALTER TABLE meas ATTACH PARTITION meas_ap FOR VALUES IN ('ap')")
+    assert [(r["id"], r["v"]) for r in project.poll()["meas"]] == [(3, 31)]
+    assert project.poll()["meas"] == []
+    run = project.cli("backfill", "meas", "--where", told.rpartition(" --where ")[2].strip('"'))
+    assert run.code == 0, run.text
+    project.poll()
+    assert sorted(project.merged("meas", "id")) == [1, 2, 3, 4, 5, 6, 7], "and the older ones by what was said"
+
+
+def test_rows_that_were_written_before_their_table_became_an_heir_are_delivered(tmp_path: Path, pg: Database) -> None:
+    s1 = pg.connect()
+    s1.execute("CREATE TABLE t (id int, v int, updated_at timestamptz NOT NULL DEFAULT now())")
+    s1.execute("CREATE TABLE heir (LIKE t INCLUDING ALL)")
+    s1.execute("INSERT INTO heir VALUES (2, 1)")
+    project = Project(tmp_path, pg.reader_url, {"t": {"primary_key": ["id"]}})
+    project.poll()
+    s1.execute("INSERT INTO t VALUES (1, 1)")
+    assert [r["id"] for r in project.poll()["t"]] == [1]
+    s1.execute("ALTER TABLE heir INHERIT t")
+    assert [r["id"] for r in project.poll()["t"]] == [2]
+    assert project.poll()["t"] == []
 
 
 def test_a_late_commit_beside_one_that_is_never_over_is_delivered(tmp_path: Path, pg: Database) -> None:

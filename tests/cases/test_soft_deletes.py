@@ -120,6 +120,15 @@ def test_any_value_can_mean_not_deleted(
     assert sorted(project.merged("u", "id")) == [1, 2]
 
 
+def test_a_flag_deletes_where_a_number_means_not_deleted_in_sqlite(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.execute("CREATE TABLE u (id INTEGER PRIMARY KEY, gone INTEGER, updated_at TEXT, deleted_at DATETIME NOT NULL)")
+    s1.execute("INSERT INTO u VALUES (1, 0, '2024-05-01 10:00:00', 0), (2, 1, '2024-05-01 10:00:00', 0)")
+    project = Project(tmp_path, sqlite_db.url, {"u": {"deleted_when": "gone", "not_deleted": [0]}})
+    project.poll()
+    assert sorted(project.merged("u", "id")) == [1]
+
+
 @pytest.mark.parametrize("sentinel", ["infinity", "9999-12-31 00:00:00+00", "-infinity", "1970-01-01 00:00:00+00"])
 def test_any_time_can_mean_not_deleted_in_postgres(tmp_path: Path, pg: Database, sentinel: str) -> None:
     s1 = pg.connect()
@@ -146,6 +155,36 @@ def test_a_flag_says_which_rows_are_deleted(tmp_path: Path, pg: Database) -> Non
     s1.execute("UPDATE u SET status = 'gone', updated_at = now() WHERE id = 1")
     s1.execute("UPDATE u SET status = 'live', updated_at = now() WHERE id = 2")
     assert kinds(project.poll()["u"], "id") == [("delete", 1), ("update_postimage", 2)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentinel"),
+    [
+        ("timestamptz", "9999-12-31 00:00:00"),
+        ("timestamp", "9999-12-31"),
+        ("date", "9999-12-31 00:00"),
+        ("timestamptz", "infinity"),
+    ],
+)
+def test_a_flag_deletes_where_another_value_means_not_deleted(
+    tmp_path: Path, pg: Database, declared: str, sentinel: str
+) -> None:
+    s1 = pg.connect()
+    s1.execute(
+        "CREATE TABLE u (id int PRIMARY KEY, status text, updated_at timestamptz NOT NULL DEFAULT now(),"
+        f" deleted_at {declared} NOT NULL DEFAULT '{sentinel}');"
+        "INSERT INTO u VALUES (1, 'live'), (2, 'gone')"
+    )
+    project = Project(tmp_path, pg.reader_url, {"u": {"deleted_when": "status = 'gone'", "not_deleted": [sentinel]}})
+    project.poll()
+    assert sorted(project.merged("u", "id")) == [1]
+    s1.execute("UPDATE u SET status = 'gone', updated_at = now() WHERE id = 1")
+    s1.execute("UPDATE u SET status = 'live', updated_at = now() WHERE id = 2")
+    assert kinds(project.poll()["u"], "id") == [("delete", 1), ("update_postimage", 2)]
+    assert project.poll()["u"] == []
+    s1.execute("UPDATE u SET deleted_at = '1970-01-01', status = 'gone', updated_at = now() WHERE id = 2")
+    with pytest.raises(SettingsError, match="a placeholder rather than the time of a deletion"):
+        project.poll()
 
 
 @pytest.mark.parametrize(

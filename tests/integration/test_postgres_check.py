@@ -149,3 +149,22 @@ def test_policies_that_decide_which_rows_are_seen_are_pointed_out(
     (found,) = connector.check(tracked(connector, "seen"))
     assert (found.level, found.where) == ("warning", "seen")
     assert "row-level security is on for this role" in found.message
+
+
+def test_a_table_that_a_subscription_fills_is_named(admin: Connection, connector: PostgresConnector) -> None:
+    make(
+        admin,
+        f"CREATE TABLE parted (id int PRIMARY KEY, {STAMPS}) PARTITION BY LIST (id)",
+        "CREATE TABLE one PARTITION OF parted FOR VALUES IN (1)",
+        f"CREATE TABLE own (id int PRIMARY KEY, {STAMPS})",
+        "CREATE SUBSCRIPTION s CONNECTION 'dbname=elsewhere' PUBLICATION p WITH (connect = false, slot_name = NONE)",
+        "SET allow_system_table_mods = on",
+        "INSERT INTO pg_subscription_rel SELECT oid, 'one'::regclass, 'r', NULL FROM pg_subscription"
+        " WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    try:
+        (found,) = connector.check(tracked(connector, "parted"))
+        assert "a subscription fills it" in found.message
+        assert connector.check(tracked(connector, "own")) == []
+    finally:
+        make(admin, "DROP SUBSCRIPTION s")

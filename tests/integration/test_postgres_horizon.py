@@ -12,7 +12,7 @@ from rich.console import Console
 
 import sidecar
 from connectors.postgres import PostgresConnector
-from sidecar.clock import SystemClock
+from sidecar.clock import SECOND, SystemClock
 from sidecar.connector import Source
 from sidecar.model import Hold, Horizon, Memory
 from sidecar.runner import Runner
@@ -71,6 +71,20 @@ def test_a_running_transaction_of_unknown_age_closes_nothing(pg: Database, conne
         writer.execute("BEGIN")
         writer.execute("INSERT INTO t VALUES (1, now(), now())")
         assert look(connector).settled is None
+
+
+def test_what_was_seen_by_a_clock_that_is_set_back_since_closes_nothing(
+    pg: Database, connector: PostgresConnector
+) -> None:
+    before = look(connector)
+    assert before.memory is not None
+    history = before.memory["history"]
+    assert isinstance(history, list)
+    ahead = {**before.memory, "history": [[time + 3600 * SECOND, following] for time, following in history]}
+    with pg.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (1, now(), now())")
+        assert look(connector, ahead).settled is None
 
 
 def test_a_prepared_transaction_holds_the_horizon(pg: Database, connector: PostgresConnector) -> None:

@@ -69,14 +69,28 @@ def plain(sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> Iterator[SQ
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table | None]:
     """What connectorx has answered, so far."""
     answers: list[pa.Table | None] = []
-    ask = Apart.ask
+    answer = Apart.answer
 
-    def noted(apart: Apart, sql: str) -> pa.Table | None:
-        answers.append(ask(apart, sql))
+    def noted(apart: Apart) -> pa.Table | None:
+        answers.append(answer(apart))
         return answers[-1]
 
-    monkeypatch.setattr(Apart, "ask", noted)
+    monkeypatch.setattr(Apart, "answer", noted)
     return answers
+
+
+@pytest.fixture
+def asks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What connectorx has been asked, so far."""
+    found: list[str] = []
+    ask = Apart.ask
+
+    def noted(apart: Apart, sql: str) -> None:
+        found.append(sql)
+        ask(apart, sql)
+
+    monkeypatch.setattr(Apart, "ask", noted)
+    return found
 
 
 @pytest.fixture
@@ -242,7 +256,7 @@ def test_a_process_that_is_killed_costs_nothing(
 
 
 def test_a_file_that_takes_the_place_of_the_one_that_is_read_is_not_read_for_it(
-    sqlite_db: SQLiteFile, connector: SQLiteConnector, asked: list[pa.Table | None], tmp_path: Path
+    sqlite_db: SQLiteFile, connector: SQLiteConnector, asks: list[str], tmp_path: Path
 ) -> None:
     orders(sqlite_db)
     ready(connector)
@@ -250,35 +264,62 @@ def test_a_file_that_takes_the_place_of_the_one_that_is_read_is_not_read_for_it(
     page = Page(followed, ALL, {}, None, SIZE)
     connector.read(page)
     before = connector.read(page)
-    assert len(asked) == 1
+    assert len(asks) == 2, "and what comes after it"
     other = SQLiteFile(tmp_path / "other.db", sqlite_db.connection)
     other.path.write_bytes(sqlite_db.path.read_bytes())
     other.path.replace(sqlite_db.path)
     assert connector.read(page) == before
-    assert len(asked) == 1
+    assert len(asks) == 2
+
+
+def test_what_was_read_ahead_is_no_part_of_a_later_snapshot(
+    sqlite_db: SQLiteFile, connector: SQLiteConnector, asks: list[str]
+) -> None:
+    orders(sqlite_db)
+    apart = ready(connector)
+    first = Page(tracked(connector, "orders"), ALL, {}, None, SIZE)
+    second = dataclasses.replace(first, after=(SIZE - 1,))
+    connector.read(first)
+
+    def change_behind(note: str) -> None:
+        connector.read(first)
+        assert apart._process is not None
+        assert select.select([apart._process.stdout], [], [], 10)[0], "the second page has been read"
+        sqlite_db.connection.execute("UPDATE orders SET note = ?", (note,))
+
+    with connector.snapshot():
+        change_behind("new")
+        assert set(connector.read(second)["note"].to_pylist()) == {"note"}
+    with connector.snapshot():
+        change_behind("newer")
+    with connector.snapshot():
+        assert set(connector.read(second)["note"].to_pylist()) == {"newer"}
+    assert len(asks) == 7
 
 
 def test_a_file_that_is_replaced_while_connectorx_reads_is_not_read_for_the_one_that_is_held(
-    sqlite_db: SQLiteFile, connector: SQLiteConnector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_db: SQLiteFile,
+    connector: SQLiteConnector,
+    asked: list[pa.Table | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     orders(sqlite_db)
     ready(connector)
     page = Page(tracked(connector, "orders"), ALL, {}, None, SIZE)
     before, ask = connector.read(page), Apart.ask
-    answers: list[pa.Table] = []
     other = tmp_path / "other.db"
     other.write_bytes(sqlite_db.path.read_bytes().replace(b"note2024", b"NOTE2024"))
 
-    def late(apart: Apart, sql: str) -> pa.Table | None:
-        other.replace(sqlite_db.path)
-        found = ask(apart, sql)
-        assert found is not None
-        answers.append(found)
-        return found
+    def late(apart: Apart, sql: str) -> None:
+        if other.exists():
+            other.replace(sqlite_db.path)
+        ask(apart, sql)
 
     monkeypatch.setattr(Apart, "ask", late)
     assert connector.read(page) == before
-    assert [answer.column(1)[1].as_py() for answer in answers] == ["NOTE"], "connectorx has read the other one"
+    assert asked[0] is not None
+    assert asked[0].column(1)[1].as_py() == "NOTE", "connectorx has read the other one"
 
 
 def test_a_wal_is_read_and_left_as_it_is(

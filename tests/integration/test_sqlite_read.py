@@ -358,6 +358,7 @@ def test_offsets_once_seen_are_remembered_by_the_next_process(sqlite_db: SQLiteF
     write.execute("INSERT INTO jobs VALUES (0, '2024-05-01T07:00:00-05:00')")
     fill(sqlite_db, "INSERT INTO jobs VALUES (?, '2024-05-02 07:00:00')", [(n,) for n in range(1, 1000)])
     first = SQLiteConnector(Source(sqlite_db.url, clock=clock))
+    assert len(rows(first, tracked(first, "jobs"), 10_000, {})) == 1000
     memory = first.horizon(tracked(first, "jobs"), None).memory
     assert memory == {"offsets": ["updated_at"], "timezone": None}
     first.close()

@@ -132,7 +132,7 @@ class Source:
     def aside(self) -> dict[int, dict[str, Any]]:
         """Return what is set aside, by key, each of which stands there once."""
         lines = [json.loads(line) for f in sorted((self.folder / "state").glob("quarantine/t/*.jsonl"))
-                 for line in f.read_text().splitlines()]  # fmt: skip
+                 for line in f.read_text(encoding="utf-8").split("\n") if line]  # fmt: skip
         assert len({line["row"]["id"] for line in lines}) == len(lines)
         return {line["row"]["id"]: line for line in lines}
 

@@ -79,6 +79,8 @@ def test_keys_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "keys.txt"
     path.write_text("\ufeffa,1\n\nb,2\r\n", encoding="utf-8")
     assert keys_in(["x,0", f"@{path}"]) == ["x,0", "a,1", "b,2"]
+    path.write_text("a\u2028b\nc\x85d\x0c,1\n", encoding="utf-8")
+    assert keys_in([f"@{path}"]) == ["a\u2028b", "c\x85d\x0c,1"]
     with pytest.raises(SettingsError, match="cannot be read"):
         keys_in([f"@{tmp_path / 'nowhere'}"])
 

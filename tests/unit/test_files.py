@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import StateDamaged
-from sidecar.log.files import filename, make_folder, write_durably
+from sidecar.log.files import filename, make_folder, unescaped, write_durably
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @given(NAMES)
 def test_a_file_name_can_be_read_back(name: str) -> None:
-    assert unquote(filename(name)) == name
+    assert unescaped(filename(name)) == name
+
+
+@pytest.mark.parametrize("name", ["客户" * 10 + "." + "订单" * 10, "é" * 63, "x" * 185])
+def test_a_name_of_many_bytes_is_no_longer_than_a_file_may_be_called(name: str) -> None:
+    assert len(filename(name)) <= 250
+    assert unescaped(filename(name)) == name
+
+
+@pytest.mark.parametrize("found", ["", "%%", "%%_w", "%%eA", "a b", "%2e"])
+def test_what_is_no_name_of_ours_is_none(found: str) -> None:
+    assert unescaped(found) is None
 
 
 @given(NAMES, NAMES)

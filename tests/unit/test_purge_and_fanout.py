@@ -250,6 +250,13 @@ def test_children_come_again_in_the_run_that_sees_their_parent_change(family: Fa
     assert run(family) == []
 
 
+def test_children_come_again_in_the_poll_that_sees_their_parent_change(family: Family, sqlite_db: SQLiteFile) -> None:
+    family.poll()
+    sqlite_db.connection.execute("UPDATE customers SET updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+    assert [(r["id"], r["_origin"]) for r in family.poll()["orders"]] == [(n, "backfill") for n in (2, 6, 10)]
+    assert family.poll()["orders"] == []
+
+
 @pytest.mark.parametrize("kind", ["chunks", "first poll"])
 def test_a_parent_that_changes_during_the_first_load_brings_its_children_again(
     family: Family, sqlite_db: SQLiteFile, kind: str
@@ -344,7 +351,8 @@ def test_retention_waits_for_children(family: Family, sqlite_db: SQLiteFile) -> 
     s1 = sqlite_db.connection
     for number in range(3):
         s1.execute(f"UPDATE customers SET name = 'm', updated_at = '2024-05-0{number + 2} 10:00:00' WHERE id = 1")
-        family.poll()  # no run: the children do not follow
+        with sidecar.open(family.path) as sc:
+            Runner(sc).catch_up(sc.tracked["customers"])  # killed here, before the children follow
     with sidecar.open(family.path) as sc:
         assert sc.log("customers").floor() == 0
     for _ in range(2):
@@ -374,3 +382,18 @@ def test_a_parent_whose_number_no_child_can_hold_has_no_children(tmp_path: Path,
     assert len(run(project)) == 4
     make(s1, "UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00Z' WHERE id <> 2")
     assert run(project) == [(2, "backfill"), (4, "backfill")]
+
+
+@pytest.mark.parametrize(("theirs", "own"), [("bigint", "numeric(6,0)"), ("int", "numeric(6,2)"), ("float8", "bigint")])
+def test_numbers_of_another_type_are_compared_by_their_value(
+    tmp_path: Path, pg: Database, theirs: str, own: str
+) -> None:
+    s1 = pg.connect()
+    make(s1, f"CREATE TABLE customers (id {theirs} PRIMARY KEY, name text, updated_at timestamptz NOT NULL)")
+    make(s1, f"CREATE TABLE orders (id int PRIMARY KEY, customer {own}, updated_at timestamptz NOT NULL)")
+    make(s1, f"INSERT INTO customers SELECT n, 'n', '{OLD}Z' FROM unnest(ARRAY[1, 2, 1000000]) n")
+    make(s1, f"INSERT INTO orders SELECT n, 1 + n % 2, '{OLD}Z' FROM generate_series(1, 4) n")
+    project = Family(tmp_path, pg.url, {"customers": {}, "orders": {}})
+    project.poll()
+    make(s1, "UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00Z' WHERE id <> 2")
+    assert [r["id"] for r in project.poll()["orders"]] == [2, 4]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,3 +89,53 @@ def test_a_quiet_source_is_asked_once_a_round_however_many_tables_there_are(
         asked.clear()
         runner.poll()
         assert asked == ["PRAGMA data_version"]
+
+
+def test_what_is_asked_of_a_project_at_rest_is_done_by_its_next_poll(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    with following(tmp_path, clock, "t0", "t1") as sc:
+        assert {found.rows for found in sc.poll().values()} == {1}
+        for _ in range(2):
+            assert not any(found.read for found in sc.poll().values())
+        sc.reset_watermark("t0")
+        assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 1, "t1": 0}
+        sc.poll()
+        sc.request_backfill("t1")
+        assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 0, "t1": 1}
+        sc.poll()
+        with sidecar.open(tmp_path / "sidecar.toml", clock=clock, read_only=True) as other:
+            other.request_backfill("t0")
+        assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 1, "t1": 0}
+        sc.poll()
+        writer.execute("ALTER TABLE t1 ADD COLUMN note TEXT DEFAULT 'n'")
+        writer.execute("UPDATE t1 SET updated_at = ?", (clock.now() + 1,))
+        assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 0, "t1": 1}
+        assert "note" in sc.log("t1").schema().names  # type: ignore[union-attr]
+
+
+def test_what_another_process_asks_of_a_project_at_rest_is_done_a_moment_later(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    del writer
+    with following(tmp_path, clock, "t0") as sc:
+        for _ in range(3):
+            sc.poll()
+        command = [sys.executable, "-c", "from sidecar.cli import main; main()", "backfill", "t0"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        clock.advance(0.1)
+        assert sc.poll()["t0"].rows == 1
+
+
+def test_a_poll_of_a_project_at_rest_asks_one_question(
+    writer: sqlite3.Connection, tmp_path: Path, clock: FakeClock
+) -> None:
+    del writer
+    with following(tmp_path, clock, *NAMES) as sc:
+        for _ in range(2):
+            sc.poll()
+        asked: list[str] = []
+        sc.connector.file.connection().set_trace_callback(asked.append)  # type: ignore[attr-defined]
+        for _ in range(5):
+            assert sc.poll().keys() == set(NAMES)
+        assert asked == ["PRAGMA data_version"] * 5

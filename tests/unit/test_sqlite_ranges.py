@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -89,16 +88,6 @@ def test_going_on_after_any_value_leaves_out_and_repeats_nothing(texts: list[str
         return
     last = whole[at % len(whole)]
     assert sorted(selected(texts, ranges_.after(ranges, last))) == [t for t in whole if t > last]
-
-
-@given(stamps(), ZONES)
-@example("2024-03-31 01:30 -05", None)
-@example("2024-03-31T01:30:15 UTC", "Europe/Berlin")
-def test_a_look_at_all_values_finds_the_same_ones_behind(text: str, zone: str | None) -> None:
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        conditions = [find(zone).replace("{c}", "?1") for find in (ranges_.behind, ranges_.perhaps_behind)]
-        one, other = connection.execute(f"SELECT {', '.join(f'({c}) IS 1' for c in conditions)}", (text,)).fetchone()
-    assert one == other
 
 
 def test_a_table_at_rest_reads_none_of_its_day_again() -> None:
