@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar import cursor
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Column, Page, Pass, PassName, Table, Tracked
 from sidecar.polls import deliveries, rows
@@ -173,7 +174,7 @@ def test_a_placeholder_deletes_nothing_whatever_else_says_that_a_row_is_gone() -
         bad = bad.append_column(DELETED, pa.array([True] * 3))
         with pytest.raises(SettingsError, match=r'"\d{4}-01-0\d 00:00:00Z", a placeholder rather .*first key: id=1\)'):
             rows.refuse_placeholders(read(page(tracked=either), bad))
-        said = dataclasses.replace(either, not_deleted=(odd,))
+        said = dataclasses.replace(either, not_deleted=(cursor.show(odd, "instant"),))
         rows.refuse_placeholders(read(page(tracked=said), bad))
 
 
