@@ -6,7 +6,8 @@ transactions it knows. Sessions are in `postgres_session.py`, snapshots in `post
 answers in `postgres_answer.py`, types in `postgres_types.py`, values that arrive as text in `postgres_values.py`,
 literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`. What a backfill asks for
 besides: parts of a table in `postgres_scope.py`, keys that divide it in `postgres_split.py`, a snapshot that
-connections share in `postgres_copying.py`, and how hard the server is at work in `postgres_strain.py`.
+connections share in `postgres_copying.py`, whether there is one for connectorx in `postgres_room.py`, and how hard the
+server is at work in `postgres_strain.py`.
 """
 
 from __future__ import annotations
@@ -165,6 +166,9 @@ class PostgresConnector(SourceConnector):
             count = plan[0]["Plan"]["Plan Rows"]
         return None if count is None else int(count)
 
+    def hides(self, table: Table) -> str | None:
+        return ". ".join(catalog.FILTERED) if catalog.is_filtered(self._session, table) else None
+
     def pulse(self) -> object | None:
         """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.
 
@@ -200,5 +204,6 @@ class PostgresConnector(SourceConnector):
         return findings(self._session, tracked, self.source.clock)
 
     def close(self) -> None:
+        self._reader.forget()
         self._session.close()
         self._aside.close()

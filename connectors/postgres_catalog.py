@@ -230,16 +230,28 @@ def unreadable(session: Session, table: Table) -> list[str]:
 
 FILTERED = (
     "row-level security is on for this role: rows that no policy shows it are not delivered, without a word of it; one "
-    "that is shown later, under an old stamp, is missed, and one that is hidden looks deleted to a purge",
+    "that is shown later, under an old stamp, is missed; and nothing is purged, for one that is hidden looks deleted",
     "To have all rows: ALTER ROLE … BYPASSRLS, or a policy FOR SELECT TO the role USING (true).",
 )
 """What `is_filtered` means, and what to do about it."""
 
 
+# Of the permissive policies that apply, one is enough; of the restrictive ones, each counts.
+_FILTERED = """
+WITH own(shows, permits) AS (
+  SELECT pg_catalog.pg_get_expr(p.polqual, p.polrelid) = 'true', p.polpermissive FROM pg_catalog.pg_policy AS p
+  WHERE p.polrelid = %(table)s::pg_catalog.regclass AND p.polcmd IN ('*', 'r') AND EXISTS (
+    SELECT FROM pg_catalog.unnest(p.polroles) AS role WHERE role = 0 OR pg_catalog.pg_has_role(role, 'USAGE')))
+SELECT pg_catalog.row_security_active(%(table)s::pg_catalog.regclass) AND (
+  NOT EXISTS (SELECT FROM own WHERE permits AND shows)
+  OR EXISTS (SELECT FROM own WHERE NOT permits AND shows IS NOT TRUE))
+"""
+
+
 def is_filtered(session: Session, table: Table) -> bool:
-    """Return whether policies decide which rows of *table* the role is shown."""
-    sql = "SELECT pg_catalog.row_security_active(%s::pg_catalog.regclass)"
-    return bool(session.rows(sql, (".".join(map(quoted, table.path)),), table=table.name)[0][0])
+    """Return whether policies decide which rows of *table* the role is shown; `USING (true)` decides nothing."""
+    name = ".".join(map(quoted, table.path))
+    return bool(session.rows(_FILTERED, {"table": name}, table=table.name)[0][0])
 
 
 def is_subscribed(session: Session, table: Table) -> bool:

@@ -22,6 +22,7 @@ from connectors import postgres_literals as literals
 from connectors import postgres_scope as scope
 from connectors.postgres_answer import finish
 from connectors.postgres_query import Statements, cursor_column, source
+from connectors.postgres_room import ROOM
 from connectors.postgres_session import Session
 from connectors.postgres_types import Wire
 from connectors.postgres_view import BEGIN, View
@@ -172,6 +173,7 @@ class Reader:
         """Let go of what was read ahead: its snapshot is over. connectorx gets another chance if that is cheap."""
         self._run = None
         self._resting = False
+        ROOM.left_by(self._session)
 
     def page(self, statements: Statements) -> pa.Table:
         """Return the page by COPY: its rows, or why there are none."""
@@ -183,6 +185,9 @@ class Reader:
         Its errors have no SQLSTATE and its panics are no Exceptions. Asking again by COPY gives the data or a reason.
         """
         if not self._connectorx_works or self._resting or self._session.url() is None:
+            return None
+        if not ROOM.is_had_by(self._session):
+            self._resting = True
             return None
         self._session.export()
         begun = self._session.clock.monotonic()

@@ -26,6 +26,7 @@ from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
+Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
 
 _SOON = 1.0
 """Seconds for which a server is waited for that is to cancel a statement."""
@@ -103,7 +104,7 @@ class Session:
         assert self._server is not None, "whoever connects asks"
         return self._server
 
-    def rows(self, sql: str, parameters: Sequence[object] = (), table: str | None = None) -> Rows:
+    def rows(self, sql: str, parameters: Parameters = (), table: str | None = None) -> Rows:
         """Return *sql*'s rows, in the open snapshot if there is one."""
         if self.view is not None:
             with self.errors(table):
@@ -117,7 +118,7 @@ class Session:
         with self.errors(table):
             return self._outside(sql, parameters)
 
-    def _outside(self, sql: str, parameters: Sequence[object]) -> Rows:
+    def _outside(self, sql: str, parameters: Parameters) -> Rows:
         return self.connection.execute(sql, parameters or None).fetchall()
 
     @contextlib.contextmanager
@@ -149,6 +150,14 @@ class Session:
             yield
         except psycopg.Error as error:
             raise translated(error, table, self.where) from None
+
+    def another(self) -> Connection:
+        """Return a connection besides; psycopg.Error if the server does not let the role have one."""
+        try:
+            self._attempt = Attempt(self._parameters)
+            return self._attempt.result()
+        finally:
+            self._attempt = None
 
     def cancel(self) -> None:
         """Have the statement under way break off, here and in the connections that connectorx has; from any thread.
@@ -223,12 +232,9 @@ class Session:
 
     def _connect(self) -> tuple[Connection, Server]:
         try:
-            self._attempt = Attempt(self._parameters)
-            connection = self._attempt.result()
+            connection = self.another()
         except psycopg.Error as error:
             raise self._refused(error) from None
-        finally:
-            self._attempt = None
         version = connection.info.server_version
         if version < _OLDEST_VERSION:
             connection.close()

@@ -191,6 +191,13 @@ class SourceConnector(ABC):
         del tracked
         return None
 
+    def hides(self, table: Table) -> str | None:
+        """Return, in words for people, why there may be rows of *table* that this login is not shown; None: there are
+        none, as far as the source tells. They look as if they had been deleted, so nothing is purged.
+        """
+        del table
+        return None
+
     def pulse(self) -> object | None:
         """Return a value that is equal to an earlier one only if nothing at all has changed since; None: unknown."""
         return None

@@ -35,7 +35,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows, set_back
+from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING, Records
@@ -130,6 +130,7 @@ def begin(connector: SourceConnector, tracked: Tracked, mark: Watermark, view: H
         # next poll need not look at them again.
         closed = {"updated": NONE, **{k: v for k, v in mark.closed().items() if v is not None}}
         page = Page(tracked, scan, closed, None, tracked.page_size)
+        units.refuse_another(connector, page, before, mark.polled, view.now)
         limit = ceiling(view.now, tracked, horizon.kind_of(tracked, scan))
         greatest = None if scan.cursor is None else connector.greatest(page, limit)
         closing[scan.name] = horizon.close(before, greatest, view, tracked, scan)

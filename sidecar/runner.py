@@ -203,16 +203,9 @@ class Runner:
             self._retain(tracked)
 
     def _tables(self) -> list[Tracked]:
-        """Return the followed tables, once it is sure that the state is of their database."""
-        tables = self._described()
-        if tables and not self._is_at_home:
-            _ = self.sidecar.store  # and so the lock
-            origin.check(self.sidecar.connector, self.sidecar.settings.state.path)
-            self._is_at_home = True
-        return tables
-
-    def _described(self) -> list[Tracked]:
-        """Return the followed tables; after a failure, as the source describes them now, if it can."""
+        """Return the followed tables; after a failure, as the source describes them now, if it can. None at all before
+        it is sure that the state is of their database.
+        """
         known = self.sidecar.__dict__.get("tracked")
         if self._stale:
             self.sidecar.refresh()
@@ -220,15 +213,19 @@ class Runner:
         try:
             if "tracked" not in self.sidecar.__dict__:
                 self._track_apart()
+            if self.sidecar.tracked and not self._is_at_home:
+                _ = self.sidecar.store  # and so the lock
+                origin.check(self.sidecar.connector, self.sidecar.settings.state.path)
+                self._is_at_home = True
         except SidecarError as error:
-            if known is None and not isinstance(error, SourceUnavailable):
+            if not self._is_at_home and not isinstance(error, SourceUnavailable):
                 raise
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
             self._telling.stops(SOURCE, error)
             self._failed(SOURCE, error)
             self._stale = True
-            self.sidecar.__dict__["tracked"] = known or {}
-            return list((known or {}).values())
+            self.sidecar.__dict__["tracked"] = found = (known or {}) if self._is_at_home else {}
+            return list(found.values())
         self._telling.goes_on(SOURCE)
         self._jobs.keep_to(self.sidecar.tracked)
         return list(self.sidecar.tracked.values())

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sidecar import codec
 from sidecar.backfill import WHOLE, parts
+from sidecar.backfilling.purge import refuse_hidden
 from sidecar.backfilling.requests import Ended, Kind, Request, Requests
 from sidecar.clock import SECOND
 from sidecar.errors import SettingsError
@@ -63,6 +64,8 @@ def request(
             f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '
             "the log; leave out --where, or name the keys (--keys)"
         )
+    if purge:
+        refuse_hidden(sc.connector, tracked)
     if not sc.connector.loads_by_key:
         raise SettingsError(
             f'table "{tracked.name}": this kind of source cannot be read by key, so there are no backfills of it; '

@@ -77,20 +77,26 @@ class Copying:
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Chunk] | None = None
         self._reading = 0
+        self._joining, self._deciding = 0, threading.Lock()
+        self._all_joined = threading.Event()
         self.is_over = False
         """Whether all has been read, and handed on."""
         self.began = clock.monotonic()
         try:
             self.lead = connect()
-            self._stack.callback(self.lead.close)
             self._name: str | None = None
-            if shared or (readers > 1 and self.lead.shares_views):
-                self._name = self._stack.enter_context(self.lead.copying())
-            else:
-                self._stack.enter_context(self.lead.snapshot())
+            self._hold(shared=shared)
         except BaseException:
             self._stack.close()
             raise
+
+    def _hold(self, *, shared: bool) -> None:
+        """Hold the view of `lead`, which is nobody else's, until `close`."""
+        self._stack.callback(self.lead.close)
+        if shared or (self._readers > 1 and self.lead.shares_views):
+            self._name = self._stack.enter_context(self.lead.copying())
+        else:
+            self._stack.enter_context(self.lead.snapshot())
 
     def begin(self, works: Sequence[Work]) -> None:
         """Begin to read *works*, in their order."""
@@ -106,6 +112,7 @@ class Copying:
             other = self._connect()
             self._stack.callback(other.close)
             self._connectors.append(other)
+        self._joining = count
         self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(self._connectors)])
 
     def next(self, timeout: float) -> Chunk | None:
@@ -178,8 +185,21 @@ class Copying:
 
     def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Chunk]:
         with contextlib.ExitStack() as view:
-            if not joins or self._joined(connector, view):
+            is_joined = not joins or self._joined(connector, view)
+            self._await_others()
+            if is_joined:
                 yield from self._all(connector)
+
+    def _await_others(self) -> None:
+        """Wait until each reader has its connection, or none: before that, a connector cannot tell what is left of them
+        for its own ends.
+        """
+        with self._deciding:
+            self._joining -= 1
+            if not self._joining:
+                self._all_joined.set()
+        while not self._all_joined.wait(0.1) and not self._stop.is_set():
+            pass
 
     def _next_work(self) -> Work | None:
         """Return the next span that nobody reads yet; None if there is none, or there is no time for it."""
@@ -226,6 +246,24 @@ class Copying:
             with contextlib.suppress(queue.Full):
                 self._chunks.put(what, timeout=0.1)
                 return
+
+
+class Borrowing(Copying):
+    """The same by *lead*, a connector that polls use as well, where the source has no connection for another one.
+
+    A chunk is read when it is asked for, between polls, in a view of its own.
+    """
+
+    def __init__(self, lead: SourceConnector, clock: Clock) -> None:
+        super().__init__(lambda: lead, clock, 1, shared=False)
+
+    def _hold(self, *, shared: bool) -> None:
+        del shared
+
+    def begin(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self._works.put(work)
+        self._inline = self._all(self.lead)
 
 
 @contextlib.contextmanager

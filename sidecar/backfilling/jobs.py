@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sidecar import backfill, faults
 from sidecar.backfill import Passed
 from sidecar.backfilling import purge
-from sidecar.backfilling.copying import Copying, Failed, Work, failing
+from sidecar.backfilling.copying import Borrowing, Copying, Failed, Work, failing
 from sidecar.backfilling.requests import Request, Requests
 from sidecar.backfilling.throttle import EVERY, Throttle
 from sidecar.backfilling.wanted import Wanted
@@ -233,7 +233,15 @@ class Jobs:
     def _copy(self, *, shared: bool) -> Copying:
         settings, clock = self._sidecar.settings.backfill, self._sidecar.clock
         if settings.engine == "local":
-            return Copying(self._connect, clock, settings.parallelism, shared=shared)
+            try:
+                return Copying(self._connect, clock, settings.parallelism, shared=shared)
+            except SourceUnavailable as error:
+                if shared:
+                    raise
+                log_.warning(
+                    "a backfill reads by the connection that polls have, as it gets none of its own: %s", error
+                )
+                return Borrowing(self._sidecar.connector, clock)
         from sidecar.backfilling.spark_copying import Abroad, SparkCopying
 
         abroad = Abroad(self._source(), self._session, lambda table: self._sidecar.log(table).staging)

@@ -21,6 +21,7 @@ from sidecar import codec, faults
 from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
+from sidecar.errors import SettingsError
 from sidecar.log import bases
 from sidecar.model import DELETE, INSERT, METADATA, Among, Page, Position, Scope, Tracked, Watermark
 from sidecar.polls import deliveries, quarantine, renumbered, rows
@@ -49,6 +50,7 @@ def unseen(
     A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged.
     """
     assert mark.job is not None
+    refuse_hidden(connector, tracked)
     began, schema = mark.job.began, change_schema(tracked)
     wanted = None if scope.among is None else digests(tracked, scope.among.columns, scope.among.values)
     met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
@@ -72,6 +74,12 @@ def unseen(
     if purged:
         log_.info("table=%s purged=%d: rows that the source does not have any more", tracked.name, purged)
     return mark
+
+
+def refuse_hidden(connector: SourceConnector, tracked: Tracked) -> None:
+    """Raise SettingsError if the source may hold rows that it does not show: a purge would take them for deleted."""
+    if (why := connector.hides(tracked.table)) is not None:
+        raise SettingsError(f'table "{tracked.name}": what is gone from it cannot be told, so nothing is purged: {why}')
 
 
 def share_of(key: bytes, shares: int) -> int:

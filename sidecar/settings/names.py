@@ -82,4 +82,7 @@ def matches(name: str, pattern: str) -> bool:
     if "." in _QUOTED.sub("", name):
         return False
     plain = _QUOTED.sub(lambda found: found[1].replace('""', '"'), name)
+    if "." not in pattern:
+        # Of no schema: "p*" is not for all that is in `public`.
+        return fnmatchcase(plain, pattern)
     return f"public.{name}" == pattern or fnmatchcase(f"public.{plain}", pattern)

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sidecar.clock import SECOND, FakeClock, micros
+from sidecar.errors import SettingsError
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile
 from tests.servers import Database, OwnServer
@@ -68,3 +69,39 @@ def test_the_folder_of_a_socket_may_be_the_host(tmp_path: Path, pg: Database) ->
     }
     at["password"] = pg.reader_password
     assert len(Project(tmp_path, None, {"t": {}}, source=at).poll()["t"]) == 1
+
+
+def test_seconds_are_told_once_milliseconds_have_been_read(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    """A column that changes over loses nothing and is no error; a writer that does not, is one, by the next poll."""
+    s1, clock = sqlite_db.connection, FakeClock(1_714_557_600 * SECOND)
+    s1.execute("CREATE TABLE ev (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+    project = Project(tmp_path, sqlite_db.url, {"ev": {"lookback": "10s"}})
+
+    def written(number: int, *, unit: int) -> list[int]:
+        s1.execute("INSERT INTO ev VALUES (?, ?)", (number, clock.now() * unit // SECOND))
+        clock.advance(5)
+        return [row["id"] for row in project.poll(clock=clock)["ev"]]
+
+    assert written(1, unit=1) == [1]
+    assert written(2, unit=1_000) == [2]
+    assert written(3, unit=1) == [3]  # what was read of the new ones has not stood for `lookback`
+    for number in (4, 5, 6, 7, 8, 9):
+        assert written(number, unit=1_000) == [number]
+    with pytest.raises(SettingsError, match=r'"updated_at" counts time in two units, for example 1714557640000 \(ms\)'):
+        written(10, unit=1)
+    with pytest.raises(SettingsError, match=r"written since the last poll, 1714557645 \(s\), which is less"):
+        project.poll(clock=clock)
+    s1.execute("UPDATE ev SET updated_at = updated_at * 1000 WHERE id = 10")
+    assert [row["id"] for row in project.poll(clock=clock)["ev"]] == [10]
+
+
+def test_a_counter_is_no_time_for_being_large(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1, clock = sqlite_db.connection, FakeClock(1_714_557_600 * SECOND)
+    s1.execute("CREATE TABLE ev (id INTEGER PRIMARY KEY, updated_at INTEGER NOT NULL)")
+    s1.execute("INSERT INTO ev VALUES (1, 1500000000), (2, 1600000000000), (3, 1700000000000)")
+    project = Project(tmp_path, sqlite_db.url, {"ev": {"lookback": "1s"}})
+    assert len(project.poll(clock=clock)["ev"]) == 3
+    for number in range(4, 8):
+        clock.advance(60)
+        s1.execute("INSERT INTO ev VALUES (?, ?)", (number, 1_700_000_000_000 + number))
+        assert [row["id"] for row in project.poll(clock=clock)["ev"]] == [number]

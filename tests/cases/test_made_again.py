@@ -1,4 +1,4 @@
-"""Tables and columns that are dropped and made again between two polls are delivered anew, with all their rows."""
+"""Tables and columns that are dropped and made again between two polls; PostgreSQL's come with all rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 import sidecar
+from sidecar.clock import SECOND, FakeClock
 from sidecar.errors import SchemaChanged
 from tests.cases.harness import Project
+from tests.conftest import SQLiteFile
 from tests.servers import Database
 
 SEATS = """\
@@ -65,6 +67,23 @@ def test_a_table_that_took_the_name_of_another_is_read_from_its_beginning(
     assert project.poll()["seats"] == []
 
 
+def test_a_column_that_was_made_again_as_another_type_is_decided_on_before_its_rows_come(
+    tmp_path: Path, pg: Database
+) -> None:
+    writer = pg.connect()
+    writer.execute(SEATS)
+    project = Project(tmp_path, pg.reader_url, {"seats": {"lookback": "1s"}})
+    assert len(project.poll()["seats"]) == 2
+    writer.execute("ALTER TABLE seats DROP COLUMN note; ALTER TABLE seats ADD COLUMN note int DEFAULT 7")
+    before = sorted((tmp_path / "state" / "log" / "seats").glob("*.parquet"))
+    with pytest.raises(SchemaChanged, match=r'column "note"'):
+        project.poll()
+    assert sorted((tmp_path / "state" / "log" / "seats").glob("*.parquet")) == before
+    with sidecar.open(project.path) as sc:
+        sc.accept_schema("seats")
+    assert [row["note"] for row in project.poll()["seats"]] == [7, 7]
+
+
 def test_whoever_asks_for_it_is_stopped_by_what_was_made_again(tmp_path: Path, pg: Database) -> None:
     writer, project = polled(tmp_path, pg, schema_change="fail")
     writer.execute(MADE_AGAIN)
@@ -75,3 +94,29 @@ def test_whoever_asks_for_it_is_stopped_by_what_was_made_again(tmp_path: Path, p
         assert sc.accept_schema("seats") == ['column "note" was dropped and added again']
     assert len(project.poll()["seats"]) == 2
     assert project.poll()["seats"] == []
+
+
+@pytest.mark.parametrize("how", ["the table", "the column"])
+def test_what_is_made_again_in_sqlite_comes_by_stamp_and_content_and_the_rest_by_a_backfill(
+    tmp_path: Path, sqlite_db: SQLiteFile, how: str
+) -> None:
+    """SQLite has no number for either: the same root page, and a schema version that moves with every index."""
+    s1, clock = sqlite_db.connection, FakeClock(1_714_557_600 * SECOND)  # 2024-05-01 10:00
+    table = "CREATE TABLE seats (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL, note TEXT DEFAULT 'aisle')"
+    rows = "(1, '2024-05-01 08:00:00'), (2, '2024-05-01 09:59:50'), (3, '2024-05-01 09:59:55')"
+    s1.executescript(f"{table}; INSERT INTO seats (id, updated_at) VALUES {rows}")
+    project = Project(tmp_path, sqlite_db.url, {"seats": {}})
+    assert len(project.poll(clock=clock)["seats"]) == 3
+    assert project.poll(clock=clock)["seats"] == []
+    other = table.replace("'aisle'", "'none'")
+    if how == "the table":
+        s1.executescript(f"DROP TABLE seats; {other}; INSERT INTO seats (id, updated_at) VALUES {rows}")
+    else:
+        s1.execute("ALTER TABLE seats DROP COLUMN note")
+        s1.execute("ALTER TABLE seats ADD COLUMN note TEXT DEFAULT 'none'")
+    s1.execute("DELETE FROM seats WHERE id = 3")
+    assert [(row["id"], row["note"]) for row in project.poll(clock=clock)["seats"]] == [(2, "none")]
+    with sidecar.open(project.path, clock=clock) as sc:
+        sc.request_backfill("seats", purge=True)
+    project.poll(clock=clock)
+    assert {key: row["note"] for key, row in project.merged("seats", "id").items()} == {1: "none", 2: "none"}

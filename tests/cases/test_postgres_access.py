@@ -143,6 +143,29 @@ def test_row_security_shows_a_reader_its_rows_only_and_says_so(
     assert [r["id"] for r in project.poll()["docs"]] == [2]
 
 
+def test_a_row_that_a_policy_hides_is_not_purged(tmp_path: Path, pg: Database) -> None:
+    s1 = pg.connect()
+    s1.execute(
+        "CREATE TABLE docs (id int PRIMARY KEY, owner text, updated_at timestamptz NOT NULL DEFAULT now());"
+        f"CREATE POLICY whole ON docs TO {pg.reader} USING (true); CREATE POLICY others ON docs TO pg_monitor USING (false);"
+        "ALTER TABLE docs ENABLE ROW LEVEL SECURITY; INSERT INTO docs VALUES (1, 'sidecar'), (2, 'other')"
+    )
+    project = Project(tmp_path, pg.reader_url, {"docs": {}})
+    assert len(project.poll()["docs"]) == 2
+    with sidecar.open(project.path) as sc:
+        assert sc.request_backfill("docs", purge=True) is not None
+    s1.execute(f"CREATE POLICY own ON docs AS RESTRICTIVE TO {pg.reader} USING (owner = 'sidecar')")
+    refused = r'table "docs": what is gone from it cannot be told, so nothing is purged: row-level security is on for'
+    with pytest.raises(SettingsError, match=refused):
+        project.poll()
+    with sidecar.open(project.path) as sc, pytest.raises(SettingsError, match=refused):
+        sc.request_backfill("docs", purge=True)
+    assert set(project.merged("docs", "id")) == {1, 2}
+    s1.execute("DROP POLICY own ON docs; DELETE FROM docs WHERE id = 2")
+    project.poll()
+    assert set(project.merged("docs", "id")) == {1}
+
+
 @pytest.mark.parametrize("kind", ["VIEW", "MATERIALIZED VIEW"])
 def test_a_reader_of_nothing_but_a_view_follows_it(tmp_path: Path, pg: Database, kind: str) -> None:
     s1 = pg.connect()

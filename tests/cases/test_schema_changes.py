@@ -177,7 +177,7 @@ def test_all_rows_come_again_for_what_stands_in_a_new_column_if_that_is_asked_fo
     tmp_path: Path, sqlite_db: SQLiteFile
 ) -> None:
     sqlite_db.connection.executescript(ITEMS)
-    project = Project(tmp_path / "p", sqlite_db.url, {"items": {"backfill_added": True}})
+    project = Project(tmp_path / "p", sqlite_db.url, {"items": {"backfill_added": True, "lookback": "1s"}})
     project.poll()
     sqlite_db.connection.execute("ALTER TABLE items ADD COLUMN color TEXT DEFAULT 'red'")
     assert [(r["id"], r["color"]) for r in project.poll()["items"]] == [(1, "red"), (2, "red")]

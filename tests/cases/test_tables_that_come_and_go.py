@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 import sidecar
-from sidecar.errors import SettingsError
-from tests.cases.harness import Project, kinds, sqlite_file
+from sidecar.errors import SettingsError, SourceUnavailable, StateDamaged
+from tests.cases.harness import Project, kinds, sqlite_file, wait_for
 from tests.servers import Database, fresh_database
 
 STAMPS = (
@@ -103,7 +104,31 @@ def test_another_database_is_not_polled_from_where_this_one_stands(tmp_path: Pat
         assert project.poll() == {"plain": []}
 
 
-def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(tmp_path: Path) -> None:
+def test_a_source_that_goes_away_before_it_is_known_which_it_is_is_waited_for(tmp_path: Path, pg: Database) -> None:
+    s1, stop = pg.connect(), threading.Event()
+    s1.execute(PLAIN.encode())
+    project = Project(tmp_path, pg.reader_url, {"plain": {}})
+    with sidecar.open(project.path) as sc:
+        assert list(sc.tracked) == ["plain"]
+        s1.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT 0'.encode())
+        s1.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (pg.reader,))
+        with pytest.raises(SourceUnavailable):
+            sc.poll()
+        assert not list((tmp_path / "state" / "backfills").rglob("*.json")), "nothing is begun of a database unknown"
+        loop = threading.Thread(target=sc.run, kwargs={"interval": 0.1, "stop": stop})
+        loop.start()
+        loop.join(0.5)
+        assert loop.is_alive()
+        s1.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT -1'.encode())
+        came = wait_for(lambda: bool(list(sc.log("plain").rows())))
+        stop.set()
+        loop.join()
+    assert came
+
+
+def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     setup = "CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT); INSERT INTO t VALUES ({}, '2024-05-0{} 10:00');"
     first, other = tmp_path / "first.db", tmp_path / "other.db"
     sqlite_file(first, setup.format(1, 9)).close()
@@ -115,10 +140,19 @@ def test_another_file_is_not_polled_from_where_this_one_stands_and_a_moved_one_i
         for _ in range(2):
             with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
                 sc.poll()
+        assert list(sc.tracked) == ["t"]
+        with pytest.raises(SettingsError, match=r"first\.db.*other\.db"):
+            sc.run(once=True)
     assert [row["id"] for row in project.rows("t")] == [1]
     first.rename(tmp_path / "moved.db")
     project.write(source={"url": f"sqlite:///{tmp_path}/moved.db"})
     assert project.poll() == {"t": []}
+    assert f'no other database is known as "{first}" any more; "{tmp_path}/moved.db" is taken for it' in caplog.text
+    other.rename(first)
+    assert project.poll() == {"t": []}, "what stands there now is another one"
+    (tmp_path / "p" / "state" / "source").write_bytes(b"\xff")
+    with pytest.raises(StateDamaged, match="It says which database this state is of"):
+        project.poll()
 
 
 def test_a_key_that_holds_for_the_parent_alone_is_named_where_a_child_has_it_too(tmp_path: Path, pg: Database) -> None:

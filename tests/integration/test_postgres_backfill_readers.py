@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 import sidecar
-from sidecar.clock import SystemClock
+from sidecar.clock import FakeClock, SystemClock
+from sidecar.errors import SourceUnavailable
 from tests.cases.harness import Project, wait_for
 from tests.servers import Database, make
 
@@ -25,6 +28,31 @@ def test_a_reader_that_gets_no_connection_leaves_the_rows_to_the_others(pg: Data
     with sidecar.open(tmp_path / "sidecar.toml") as opened:
         assert opened.run(once=True) == 0
         assert {r["id"] for r in opened.log("t").rows()} == set(range(1, 1001))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_role_of_few_connections_has_its_first_load_in_time(pg: Database, tmp_path: Path, limit: int) -> None:
+    """With one, it is that of the polls; with three, connectorx gets none beside two readers."""
+    owner, clock = pg.connect(), SystemClock()
+    make(owner, "CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    make(owner, "INSERT INTO t SELECT n, '2024-05-01T10:00:00Z' FROM generate_series(1, 60000) n", "ANALYZE t")
+    make(owner, f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT {limit}')
+    project = Project(tmp_path, pg.reader_url, {"t": {}})
+    began = clock.monotonic()
+    assert sorted(row["id"] for row in project.poll()["t"]) == list(range(1, 60001))
+    assert clock.monotonic() - began < 20, "connectorx tries for half a minute"
+    make(owner, "UPDATE t SET updated_at = now() WHERE id = 7")
+    assert [row["id"] for row in project.poll()["t"]] == [7]
+
+
+def test_a_copy_of_one_instant_is_not_made_in_several(pg: Database, tmp_path: Path) -> None:
+    owner = pg.connect()
+    make(
+        owner, "CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)", "INSERT INTO t VALUES (1, now())"
+    )
+    make(owner, f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT 1')
+    with pytest.raises(SourceUnavailable, match="too many connections"):
+        Project(tmp_path, pg.reader_url, {"t": {"consistent": True}}).poll(clock=FakeClock(SystemClock().now()))
 
 
 def test_who_alters_a_table_that_is_being_copied_goes_first(pg: Database, tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from psycopg import sql
 
 from connectors.postgres import PostgresConnector
 from connectors.postgres_query import Statements
+from connectors.postgres_room import Room
+from connectors.postgres_session import Session
 from connectors.postgres_view import Server
 from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Page
 from sidecar.testing.contract import scan, tracked, values
+from tests.cases.harness import wait_for
 from tests.servers import Database, free_port
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -119,6 +122,18 @@ def test_too_many_connections_pass_by_themselves(pg: Database, admin: Connection
     admin.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT 0'.encode())
     with pytest.raises(SourceUnavailable, match="too many connections"):
         make().tables()
+
+
+def test_there_is_room_for_as_many_as_can_come_at_once(pg: Database, admin: Connection) -> None:
+    admin.execute(f'ALTER ROLE "{pg.reader}" CONNECTION LIMIT 3'.encode())
+    first, second, room = Session(Source(pg.reader_url)), Session(Source(pg.reader_url)), Room()
+    with first.snapshot(), second.snapshot():
+        assert [room.is_had_by(each) for each in (first, first, second)] == [True, True, False]
+        room.left_by(first)
+        assert wait_for(lambda: room.is_had_by(second))
+        assert not room.is_had_by(first)
+    first.close()
+    second.close()
 
 
 def test_the_socket_of_a_server_serves_both_readers(pg: Database, admin: Connection, make: Make) -> None:

@@ -193,11 +193,16 @@ def test_what_another_sqlite_might_make_otherwise_is_left_to_python(
     db.execute("CREATE TABLE computed (id INTEGER PRIMARY KEY, half AS (round(id / 7.0, 3)), updated_at TEXT)")
     db.execute("INSERT INTO computed (id, updated_at) SELECT id, updated_at FROM orders")
     db.execute("CREATE VIEW some AS SELECT * FROM orders")
+    db.execute("CREATE TABLE twice AS SELECT * FROM orders")
+    db.execute("CREATE TABLE loose (id PRIMARY KEY, updated_at TEXT)")
+    db.execute("INSERT INTO loose SELECT id, updated_at FROM orders")
     ready(connector)
     for name, settings in (
         ("computed", {}),
         ("some", {"key": ("id",)}),
         ("orders", {"deleted_when": "note LIKE 'gone'"}),
+        ("twice", {"key": ("id",), "key_is_unique": False}),
+        ("loose", {}),
     ):
         assert len(pages(connector, tracked(connector, name, **settings))) == 5
     with connector.copying():
@@ -207,6 +212,25 @@ def test_what_another_sqlite_might_make_otherwise_is_left_to_python(
     assert not asked
     assert len(pages(connector, tracked(connector, "made", key=("id",)))) == 5
     assert len(asked) == 4
+
+
+def test_a_page_of_several_parts_is_as_long_as_was_asked_for(
+    sqlite_db: SQLiteFile,
+    connector: SQLiteConnector,
+    plain: SQLiteConnector,
+    asked: list[pa.Table | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders(sqlite_db, 35)
+    ready(connector)
+    followed = tracked(connector, "orders")
+    connector.read(Page(followed, ALL, {}, None, SIZE))
+    connector._bulk._known["orders"].at_once = 4
+    monkeypatch.setattr(sqlite_bulk, "_ROWS", 4)
+    found = pages(connector, followed)
+    assert found == pages(plain, followed)
+    assert [len(page) for page in found] == [10, 10, 10, 5]
+    assert [len(answer) - 1 for answer in asked if answer is not None] == [4, 4, 2] * 3 + [4, 1]
 
 
 def test_the_process_ends_with_the_table(sqlite_db: SQLiteFile, connector: SQLiteConnector) -> None:
@@ -271,6 +295,31 @@ def test_what_was_read_ahead_is_no_part_of_a_later_snapshot(
     with connector.snapshot():
         assert set(connector.read(second)["note"].to_pylist()) == {"newer"}
     assert len(asks) == 7
+
+
+def test_a_file_that_is_replaced_while_connectorx_reads_is_not_read_for_the_one_that_is_held(
+    sqlite_db: SQLiteFile,
+    connector: SQLiteConnector,
+    asked: list[pa.Table | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders(sqlite_db)
+    ready(connector)
+    page = Page(tracked(connector, "orders"), ALL, {}, None, SIZE)
+    before, ask = connector.read(page), Apart.ask
+    other = tmp_path / "other.db"
+    other.write_bytes(sqlite_db.path.read_bytes().replace(b"note2024", b"NOTE2024"))
+
+    def late(apart: Apart, sql: str) -> None:
+        if other.exists():
+            other.replace(sqlite_db.path)
+        ask(apart, sql)
+
+    monkeypatch.setattr(Apart, "ask", late)
+    assert connector.read(page) == before
+    assert asked[0] is not None
+    assert asked[0].column(1)[1].as_py() == "NOTE", "connectorx has read the other one"
 
 
 def test_a_wal_is_read_and_left_as_it_is(

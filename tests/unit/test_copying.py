@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from sidecar.backfill import WHOLE
@@ -64,3 +68,28 @@ def test_the_next_span_begins_with_the_size_that_the_last_one_has_come_to() -> N
 
 def test_a_size_that_is_said_stays() -> None:
     assert limits(Span(None, (2_499,)), seconds_a_row=1.0, adaptive=False) == [1000, 1000, 1000]
+
+
+def test_no_reader_begins_before_each_has_its_connection_or_none() -> None:
+    """A connector may then have found that there is one for its own ends, which another reader was about to take."""
+    clock, gate = FakeClock(), threading.Event()
+
+    class Shared(Numbers):
+        reads_ahead, shares_views = True, True
+
+        @contextlib.contextmanager
+        def copying(self) -> Iterator[str]:
+            yield "view"
+
+        @contextlib.contextmanager
+        def join(self, name: str) -> Iterator[None]:
+            assert gate.wait(20)
+            yield
+
+    copying = Copying(lambda: Shared(clock, 0), clock, 2, shared=False)
+    pages = [Page(TRACKED, WHOLE, {}, (first,), 1000, until=(first + 9,)) for first in (0, 10)]
+    copying.begin([Work("j", 0, n, page, 0, None, adaptive=False) for n, page in enumerate(pages)])
+    assert copying.next(0.3) is None
+    gate.set()
+    assert copying.next(20) is not None
+    copying.close()

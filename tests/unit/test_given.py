@@ -10,7 +10,7 @@ import pytest
 
 import sidecar
 from sidecar.delivering.folder import Folder
-from sidecar.delivering.given import Given, reached, read, write
+from sidecar.delivering.given import Given, give_up, reached, read, truly_had, write
 from sidecar.errors import SinkError
 from sidecar.feed import dataframe
 from sidecar.log import consumers
@@ -52,6 +52,14 @@ def test_files_that_are_ahead_of_their_position_are_gone_on_from(tmp_path: Path)
     for committed in (2, None):
         assert reached(Given("mine", 2, committed), "mine", log, 2) == 2
         assert reached(Given("mine", 2, committed), "mine", log, 0) == 2
+
+
+def test_what_was_given_up_had_not_been_had_as_long_as_the_position_is_where_it_was(tmp_path: Path) -> None:
+    log = logged(tmp_path, "t", changes(1), changes(2), changes(3))
+    assert truly_had(log, "lake", 3) == 3
+    give_up(log, {"lake": 2}, 3)
+    assert [truly_had(log, sink, 3) for sink in ("lake", "pond")] == [2, 3]
+    assert truly_had(log, "lake", 5) == 5
 
 
 def rows(spark: SparkSession, shop: Shop, sink: str) -> list[tuple[int, int]]:

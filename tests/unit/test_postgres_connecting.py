@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import socket
 import threading
 import time
@@ -11,9 +13,11 @@ import psycopg
 import pytest
 
 from connectors.postgres import PostgresConnector
-from connectors.postgres_connecting import reason
+from connectors.postgres_connecting import Attempt, reason
 from sidecar.connector import Source
 from sidecar.errors import SourceUnavailable
+from tests.cases.harness import wait_for
+from tests.servers import Database
 
 REFUSED = (
     'connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused\n'
@@ -54,6 +58,8 @@ def silent() -> Iterator[int]:
             f"'127.0.0.1': {REFUSED}\n- host: 'b', port: '2': connection timeout expired",
             "a:1: Connection refused; b:2: no answer within 10 s",
         ),
+        ("- host: 'a', port: '1': connection timeout expired\n" * 2, "a:1: no answer within 10 s"),
+        ("connection failed: server closed the connection.\n", "server closed the connection"),
     ],
 )
 def test_what_a_driver_says_in_many_lines_is_read_as_one(said: str, read: str) -> None:
@@ -81,3 +87,60 @@ def test_a_connection_that_does_not_come_is_broken_off_at_once(silent: int) -> N
     with pytest.raises(SourceUnavailable, match="broken off"):
         connector.tables()
     assert time.monotonic() - began < 5
+
+
+def test_whoever_is_interrupted_waits_no_more_and_nobody_else_does(silent: int) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    attempt = Attempt({"host": "127.0.0.1", "port": silent})
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            attempt.result()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(SourceUnavailable, match="broken off"):
+        attempt.result()
+
+
+def test_a_connection_that_is_there_stays_and_one_that_comes_too_late_is_closed(pg: Database) -> None:
+    at = {"user": pg.reader, "password": pg.reader_password, "dbname": pg.dbname, "application_name": "late"}
+    attempt = Attempt({**at, "host": pg.host, "port": pg.port})
+    found = attempt.result()
+    attempt.break_off()
+    assert attempt.result() is found
+    assert not found.closed
+    found.close()
+    sessions = "SELECT FROM pg_stat_activity WHERE application_name = 'late'"
+    watcher, let = pg.connect(), threading.Event()
+    assert wait_for(lambda: not watcher.execute(sessions).fetchall())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def forward() -> None:
+            """Let one connection through, once it is too late for it."""
+            with server.accept()[0] as near, socket.create_connection((pg.host, pg.port)) as far:
+                let.wait(20)
+                back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+                back.start()
+                _copy(near, far)
+                back.join()
+
+        threading.Thread(target=forward, daemon=True).start()
+        attempt = Attempt({**at, "host": "127.0.0.1", "port": server.getsockname()[1], "sslmode": "disable"})
+        attempt.break_off()
+        with pytest.raises(SourceUnavailable, match="broken off"):
+            attempt.result()
+        (thread,) = [t for t in threading.enumerate() if t.name == "sidecar-connecting"]
+        let.set()
+        thread.join(20)
+        assert wait_for(lambda: not watcher.execute(sessions).fetchall())
+        assert attempt._connection is None
+
+
+def _copy(one: socket.socket, other: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)

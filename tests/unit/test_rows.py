@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar import cursor
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, INFINITY, VERSION, Column, Page, Pass, PassName, Table, Tracked
 from sidecar.polls import deliveries, rows
@@ -159,6 +160,22 @@ def test_what_is_gone_is_said_by_the_stamp_or_by_the_connector() -> None:
     assert read(page(tracked=sentinel), stamped).gone.tolist() == [True, False, False]
     said = stamped.append_column(DELETED, pa.array([False, True, None]))
     assert read(page(), said).gone.tolist() == [False, True, False]
+
+
+def test_a_placeholder_deletes_nothing_whatever_else_says_that_a_row_is_gone() -> None:
+    day, far = 86_400_000_000, 7_258_118_400_000_000
+    either = dataclasses.replace(TRACKED, deleted_when="v = 'gone'")
+    good = arrow({"deleted": day + 1}, {"deleted": None}, {"deleted": far - 1}, {"deleted": far})
+    # By the condition, the second is gone without a time, and the last one is there.
+    good = good.append_column(DELETED, pa.array([True, True, True, False]))
+    rows.refuse_placeholders(read(page(tracked=either), good))
+    for odd in (day, 0, far):
+        bad = arrow({"deleted": day + 1}, {"deleted": odd}, {"deleted": odd})
+        bad = bad.append_column(DELETED, pa.array([True] * 3))
+        with pytest.raises(SettingsError, match=r'"\d{4}-01-0\d 00:00:00Z", a placeholder rather .*first key: id=1\)'):
+            rows.refuse_placeholders(read(page(tracked=either), bad))
+        said = dataclasses.replace(either, not_deleted=(cursor.show(odd, "instant"),))
+        rows.refuse_placeholders(read(page(tracked=said), bad))
 
 
 def test_a_key_that_holds_a_null_is_named() -> None:
