@@ -240,9 +240,10 @@ class Cursors:
         """
         tracked = page.tracked
         key = (tracked.name, name)
-        if key not in self._shifted and self._looks.are_due(key):
-            with self._looks.made(key, self._state(connection)):
-                if forms.holds_behind(connection, tracked, name, closed):
+        window = ranges_.window(closed, tracked.timezone)
+        if key not in self._shifted and window is not None and self._looks.are_due(key, closed):
+            with self._looks.made(key, self._state(connection), closed):
+                if forms.holds_behind(connection, tracked, name, window):
                     self._shifted.add(key)
         return key in self._shifted
 

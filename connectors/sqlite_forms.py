@@ -98,11 +98,8 @@ def strays(connection: sqlite3.Connection, tracked: Tracked, name: str, low: str
     return found
 
 
-def holds_behind(connection: sqlite3.Connection, tracked: Tracked, name: str, closed: int) -> bool:
-    """Return whether there are texts that could lie above *closed*, and whose digits do not say so."""
-    window = ranges_.window(closed, tracked.timezone)
-    if window is None:
-        return False
+def holds_behind(connection: sqlite3.Connection, tracked: Tracked, name: str, window: tuple[str, str]) -> bool:
+    """Return whether there are texts in *window* (`ranges.window`) that could lie above it, whatever their digits."""
     c = column(tracked, name)
     behind = ranges_.behind(tracked.timezone).replace("{c}", f"+{c}")
     sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {c} >= ? AND {c} < ? AND {behind} LIMIT 1"
@@ -111,11 +108,14 @@ def holds_behind(connection: sqlite3.Connection, tracked: Tracked, name: str, cl
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """When a column was looked through, how long that took (seconds), and in which state the file was."""
+    """When a column was looked through for what lies above `closed`, how long that took (seconds), and in which state
+    the file was.
+    """
 
     at: int
     cost: float
     state: object
+    closed: int
 
 
 class Looks:
@@ -139,15 +139,16 @@ class Looks:
             return now
         return last.at
 
-    def are_due(self, key: Key) -> bool:
-        return key in self._due or key not in self._last
+    def are_due(self, key: Key, closed: int) -> bool:
+        # Where less is closed than at the last look, what lies between was none of its business.
+        return key in self._due or key not in self._last or closed < self._last[key].closed
 
     @contextlib.contextmanager
-    def made(self, key: Key, state: object) -> Iterator[None]:
-        """Take note of the look that is made inside."""
+    def made(self, key: Key, state: object, closed: int) -> Iterator[None]:
+        """Take note of the look that is made inside, for what lies above *closed*."""
         at, began = self._clock.now(), self._clock.monotonic()
         yield
-        self._last[key] = Look(at, self._clock.monotonic() - began, state)
+        self._last[key] = Look(at, self._clock.monotonic() - began, state, closed)
         self._due.discard(key)
 
 

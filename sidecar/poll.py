@@ -93,7 +93,7 @@ def poll(
             if not resumed:
                 return
             # What had been interrupted is complete as of its own beginning; now for what has happened since.
-            resumed, view = False, connector.horizon(tracked, mark.memory)
+            resumed, (mark, view) = False, looked(connector, tracked, log, store, mark)
 
 
 def settings(tracked: Tracked) -> str:
@@ -210,14 +210,14 @@ def looked(
     """Return *mark* as it stands under the numbering of today's view, and that."""
     # What an interrupted poll has seen is newer than what the one before it has.
     view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
-    if renumbered.is_renumbered(mark, view):
+    anew, back = renumbered.is_renumbered(mark, view), set_back.is_set_back(tracked, mark, view)
+    if anew or back:
         check_schema(tracked, log)
-        log_.warning('table "%s": %s', tracked.name, renumbered.said(tracked, view))
+        told = renumbered.said(tracked, view) if anew else set_back.said(mark, view)
+        log_.warning('table "%s": %s', tracked.name, told)
+        # A server that takes over has a clock of its own.
+        mark = set_back.reopened(tracked, mark, view) if back else mark
         mark = _begin_anew(tracked, log, store, mark, view)
-    elif set_back.is_set_back(tracked, mark, view):
-        check_schema(tracked, log)
-        log_.warning('table "%s": %s', tracked.name, set_back.said(mark, view))
-        mark = _begin_anew(tracked, log, store, set_back.reopened(tracked, mark, view), view)
     return mark, view
 
 

@@ -68,7 +68,7 @@ def _save(log: ChangeLog, store: WatermarkStore, consumer: str, position: Consum
     storage.make_folder(_folder(log))
     said = {"consumer": consumer, "acknowledged": position.acknowledged, "intended": position.intended}
     text = json.dumps(said | ({"loading": True} if position.loading else {}))
-    storage.write_text(_folder(log) / f"{filename(consumer)}.json", text)
+    storage.write_text(_folder(log) / filename(consumer, ".json"), text)
     faults.point("position-filed")
     store.save_position(log.table, consumer, position)
 

@@ -12,32 +12,35 @@ from sidecar.errors import StateDamaged
 
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.")
 
-_LONGEST = 250
-"""Of the 255 that a name may have, what leaves room for `.json`."""
+_LONGEST = 255
+_ASIDE = len(".") + len(".tmp")
+"""What a file is called longer while it is written."""
+
 _SHORT = "%%"
 
 
-def filename(name: str) -> str:
-    """Return *name* as one path component: reversible, and plain for plain names.
+def filename(name: str, ending: str = "") -> str:
+    """Return *name* as one path component, a folder's, or a file's with its *ending*: reversible, and plain for plain
+    names.
 
     Anything that Spark, Hadoop or a shell reads as more than a letter (`=`, `*`, `{`, `/`, a leading `_` or `.`, which
     hide a folder from Spark) stands as `%XX` of its UTF-8.
     """
     head = "".join(c if c in _SAFE and c != "." else _escape(c) for c in name[:1])
     found = head + "".join(c if c in _SAFE or c == "_" else _escape(c) for c in name[1:])
-    if len(found) <= _LONGEST:
-        return found
+    if len(found) + (len(ending) + _ASIDE if ending else 0) <= _LONGEST:
+        return found + ending
     # Three characters a byte are more than a file's name has room for, where a schema and a table are named in Chinese.
-    return _SHORT + base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+    return _SHORT + base64.urlsafe_b64encode(name.encode()).decode().rstrip("=") + ending
 
 
 def unescaped(found: str) -> str | None:
     """Return the name that `filename` has made *found* of; None if it never made such a one."""
     try:
         name = _lengthened(found) if found.startswith(_SHORT) else unquote(found)
-    except ValueError:
+        return name if name and filename(name) == found else None
+    except ValueError:  # bytes that are no UTF-8 among them
         return None
-    return name if name and filename(name) == found else None
 
 
 def _lengthened(found: str) -> str:

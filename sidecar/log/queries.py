@@ -58,7 +58,7 @@ def forget(log: ChangeLog, query: str) -> None:
 
 
 def _path(log: ChangeLog, query: str) -> AnyPath:
-    return _folder(log) / f"{filename(query)}.json"
+    return _folder(log) / filename(query, ".json")
 
 
 def _folder(log: ChangeLog) -> AnyPath:

@@ -88,4 +88,4 @@ class Upkeep:
 
     @property
     def _name(self) -> str:
-        return f"{SCHEDULE}/{filename(self.sink)}.json"
+        return f"{SCHEDULE}/{filename(self.sink, '.json')}"

@@ -89,4 +89,4 @@ class Witness:
 
     @property
     def _name(self) -> str:
-        return f"_witnesses/{filename(self.sink)}.json"
+        return f"_witnesses/{filename(self.sink, '.json')}"

@@ -81,11 +81,12 @@ class Rest:
         """Return all tables that are followed, if nothing can have happened in any since they were polled."""
         whole = self._whole
         if (
-            whole is not None
-            and whole.tables is self.sidecar.__dict__.get("tracked")
-            and whole.kept == Requests.kept
-            and self.sidecar.clock.monotonic() < whole.until
-            and self.sidecar.connector.pulse() == whole.pulse
+            whole is None
+            or whole.tables is not self.sidecar.__dict__.get("tracked")
+            or whole.kept != Requests.kept
+            or self.sidecar.clock.monotonic() >= whole.until
         ):
-            return whole.tables
+            return None
+        with contextlib.suppress(SidecarError):  # the poll meets it as well, and tries again
+            return whole.tables if self.sidecar.connector.pulse() == whole.pulse else None
         return None

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 MANY = 20
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return that of *known* which *name* may have been meant to be."""
+def nearest(name: str, known: Iterable[str], like: float = 0.6) -> str | None:
+    """Return that of *known* which *name* may have been meant to be, by how much is *like* it (1: all)."""
     folded = {k.casefold(): k for k in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=like)
     return folded[near[0]] if near else None
 
 

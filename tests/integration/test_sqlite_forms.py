@@ -187,7 +187,7 @@ def test_an_offset_far_below_the_newest_stamps_is_met(sqlite_db: SQLiteFile) -> 
     sqlite_db.connection.execute("INSERT INTO t VALUES (99999, ?)", (late,))
     # To look through the column took a second: for a while nobody looks again, and nothing that came since is closed.
     (key,) = source._cursors._looks._last
-    source._cursors._looks._last[key] = Look(clock.now(), 1.0, "before")
+    source._cursors._looks._last[key] = Look(clock.now(), 1.0, "before", closed)
     looked = clock.now()
     clock.sleep(5)
     assert source.horizon(tracked, memory).settled == looked
@@ -197,6 +197,23 @@ def test_an_offset_far_below_the_newest_stamps_is_met(sqlite_db: SQLiteFile) -> 
     assert source.horizon(tracked, memory).settled == clock.now()
     source.greatest(page, None)
     assert source.read(page).column("id").to_pylist() == [99999]
+    source.close()
+
+
+def test_an_offset_is_met_whatever_was_closed_when_that_was_last_looked_for(sqlite_db: SQLiteFile) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT)")
+    sqlite_db.connection.execute("CREATE INDEX t_updated ON t (updated_at, id)")
+    behind = f"{CLOSED - timedelta(hours=5) + timedelta(seconds=30):%Y-%m-%dT%H:%M:%S}-05:00"
+    sqlite_db.connection.execute("INSERT INTO t VALUES (1, ?), (2, ?)", (behind, f"{CLOSED + timedelta(days=9)}"))
+    source = SQLiteConnector(Source(sqlite_db.url, clock=FakeClock(micros(CLOSED + timedelta(days=11)))))
+    tracked = followed(source)
+    # A table that is new, one in which all is closed, and one whose position was set back by hand.
+    for closed, met in ((cursor.NONE, [1, 2]), (micros(CLOSED + timedelta(days=10)), []), (micros(CLOSED), [1, 2])):
+        page = Page(tracked, tracked.passes[0], {"updated": closed}, None, 100)
+        source.horizon(tracked, None)
+        source.greatest(page, None)
+        if closed != cursor.NONE:
+            assert source.read(page).column("id").to_pylist() == met
     source.close()
 
 

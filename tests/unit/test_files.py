@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -22,11 +23,16 @@ def test_a_file_name_can_be_read_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["客户" * 10 + "." + "订单" * 10, "é" * 63, "x" * 185])
 def test_a_name_of_many_bytes_is_no_longer_than_a_file_may_be_called(name: str) -> None:
-    assert len(filename(name)) <= 250
+    assert len(filename(name)) <= 255
     assert unescaped(filename(name)) == name
 
 
-@pytest.mark.parametrize("found", ["", "%%", "%%_w", "%%eA", "a b", "%2e"])
+@pytest.mark.parametrize("name", ["shop." + "a" * 250, "客户" * 13 + ".订单"])
+def test_a_name_that_has_room_stays_what_it_has_always_been(name: str) -> None:
+    assert filename(name) == quote(name)
+
+
+@pytest.mark.parametrize("found", ["", "%%", "%%_w", "%%eA", "a b", "%2e", "shop\udcff"])
 def test_what_is_no_name_of_ours_is_none(found: str) -> None:
     assert unescaped(found) is None
 
@@ -55,6 +61,13 @@ def test_plain_names_stay_plain(name: str) -> None:
 )
 def test_odd_names_are_escaped(name: str, expected: str) -> None:
     assert filename(name) == expected
+
+
+@pytest.mark.parametrize("name", ["订单" * 13 + "!", "é" * 41, "é" * 42])
+def test_a_file_of_a_name_of_many_bytes_can_be_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / filename(name, ".json")
+    write_durably(path, lambda aside: write(aside, "one"))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import sidecar
 from sidecar.cli import execute
+from sidecar.settings import formats
 from sidecar.state import ConsumerPosition
 from tests.conftest import SQLiteFile
 
@@ -74,3 +75,25 @@ def test_a_check_finds_it_as_well(capfd: pytest.CaptureFixture[str]) -> None:
     assert 'warning: sink "files", table "orders": has been given' in out
     assert 'error: sink "mirror", table "orders": has been given' in out
     assert 'sink "there"' not in out
+
+
+@pytest.mark.parametrize("format_", ["parqet", "detla", "iceburg", "josn", "kafak", "textt"])
+def test_a_format_that_is_nearly_a_known_one_is_doubted(format_: str) -> None:
+    said = formats.doubt(format_)
+    assert said is not None
+    assert "did you mean" in said
+
+
+@pytest.mark.parametrize("format_", [
+    *formats.KNOWN, "Delta", "JDBC", "ICEBERG", "bigquery", "mongodb", "snowflake", "deltaSharing", "paimon", "lance",
+    "rate", "com.databricks.spark.csv", "io.delta.sql", "geoparquet", "geojson", "vortex", "arrow", "carbon", "cobol",
+    "iceberg-rest", "org.apache.spark.sql.cassandra", "oracle", "excel", "redshift", "es", "redis", "memory", "doris",
+])  # fmt: skip
+def test_formats_that_packages_have_are_not_doubted(format_: str) -> None:
+    assert formats.doubt(format_) is None
+
+
+def test_a_format_of_ours_in_another_case_is_spelt_out() -> None:
+    assert formats.doubt("Parquet") == (
+        'format = "Parquet": write "parquet"; only so spelt it is one of the formats whose files are known here'
+    )

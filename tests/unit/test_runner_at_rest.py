@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,25 @@ def test_a_poll_of_a_project_at_rest_asks_one_question(
         for _ in range(5):
             assert sc.poll().keys() == set(NAMES)
         assert asked == ["PRAGMA data_version"] * 5
+
+
+def test_a_source_that_is_away_for_a_moment_is_waited_for_by_the_poll_of_a_project_at_rest(
+    writer: sqlite3.Connection, tmp_path: Path
+) -> None:
+    del writer
+    source, aside = tmp_path / "source.db", tmp_path / "aside.db"
+
+    class Returning(FakeClock):
+        """While it is waited, the source comes back."""
+
+        def sleep(self, seconds: float, until: threading.Event | None = None) -> None:
+            super().sleep(seconds, until)
+            if aside.exists():
+                aside.rename(source)
+
+    with following(tmp_path, Returning(), *NAMES) as sc:
+        for _ in range(3):
+            sc.poll()
+        source.rename(aside)
+        assert sc.poll().keys() == set(NAMES)
+        assert source.exists()

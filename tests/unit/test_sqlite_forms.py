@@ -74,16 +74,17 @@ def test_what_begins_like_no_year_is_found_between_the_years_and_nothing_else_is
 def test_a_column_is_looked_through_when_something_was_written_and_that_is_cheap() -> None:
     clock, key = FakeClock(), ("t", "at")
     looks = forms.Looks(clock)
-    assert looks.are_due(key), "nobody has looked yet"
-    with looks.made(key, "first"):
+    assert looks.are_due(key, 7), "nobody has looked yet"
+    with looks.made(key, "first", 7):
         clock.sleep(1)
     looked = clock.now() - SECOND
-    assert not looks.are_due(key)
+    assert not looks.are_due(key, 7)
     clock.sleep(5)
     assert looks.settled(key, "first") == clock.now(), "nothing has been written since"
-    assert not looks.are_due(key)
+    assert not looks.are_due(key, 7)
+    assert looks.are_due(key, 6), "what lies above less was not looked at"
     assert looks.settled(key, "second") == looked
-    assert not looks.are_due(key)
+    assert not looks.are_due(key, 7)
     clock.sleep(14)
     assert looks.settled(key, "second") == clock.now()
-    assert looks.are_due(key)
+    assert looks.are_due(key, 7)
