@@ -341,6 +341,8 @@ def _places(at: SourceSettings) -> Iterator[str]:
     parts = [name for name in ("connector", "host", "port", "database") if name in at.model_fields_set]
     if at.url is not None and parts:
         yield f"[source] url and {', '.join(parts)} say the same thing; keep one of them"
+    elif parts and at.database is None:
+        yield f"[source] {', '.join(parts)}: no database is named; give database as well"
     elif at.url is None and at.database is None:
         yield '[source] says no place: give url = "postgresql://user@host/database" or "sqlite:///file.db"'
     elif at.url is not None and ":" not in at.url.get_secret_value():

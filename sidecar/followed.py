@@ -5,20 +5,25 @@ All of it happens before a row is read or anything is written, because a databas
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.config import Settings, TableSettings
-from sidecar.errors import SettingsError
+from sidecar.connector import Finding
+from sidecar.errors import SettingsError, SidecarError
 from sidecar.model import Table, Tracked
 from sidecar.settings import mirrored
 from sidecar.settings.names import Names, matches, setting_apart
-from sidecar.settings.words import did_you_mean, section
+from sidecar.settings.words import did_you_mean, nearest, section
 from sidecar.tracking import CASE_SENSITIVE, no_twins, track
 
 if TYPE_CHECKING:
     from sidecar.connector import SourceConnector
+
+_LIKE = 0.8
+"""A typo leaves so much of a name; less of it is another name."""
 
 
 def resolve(settings: Settings, connector: SourceConnector) -> list[Tracked]:
@@ -103,7 +108,35 @@ def _matched(
             f'table "{name}": it has been followed, and is not in the source any more: dropped, renamed, or closed to '
             f'this role. What its log holds stays. If that is meant: [source] exclude = ["{name}"]'
         )
-    return [name for name in names if is_let_in(name)]
+    found = [name for name in names if is_let_in(name)]
+    if names and not (found or broken or settings.tables):
+        raise SettingsError(
+            f"{settings.path}: [source] include and exclude leave none of the {len(names)} tables to be followed"
+        )
+    return found
+
+
+def doubts(settings: Settings, connector: SourceConnector) -> Iterator[Finding]:
+    """Yield what is to be said of what exclude names, and does not leave out."""
+    names: list[str] = []
+    with contextlib.suppress(SidecarError):  # whoever reads the source meets it as well
+        names += sorted(connector.tables()) if settings.source.exclude else ()
+    for pattern in settings.source.exclude:
+        for key in settings.tables:
+            if matches(key, pattern):
+                yield Finding(
+                    "warning",
+                    "source",
+                    f'[source] exclude: "{pattern}" leaves "{key}" out, and [{section("tables", key)}] has it followed '
+                    "all the same: take the section away, or the name",
+                )
+        near = None if any(matches(name, pattern) for name in names) else nearest(pattern, names, like=_LIKE)
+        if near is not None:
+            yield Finding(
+                "warning",
+                "source",
+                f'[source] exclude: no table matches "{pattern}"; did you mean "{near}"? That one is not left out',
+            )
 
 
 def _followed(table: Table, own: TableSettings, settings: Settings, connector: SourceConnector) -> Tracked:

@@ -36,6 +36,12 @@ def kind_of(tracked: Tracked, scan: Pass) -> CursorKind:
     return cursor.kind(column.arrow, f'table "{tracked.name}", column "{scan.cursor}"')
 
 
+def counts_time(tracked: Tracked) -> bool:
+    """Return whether the values of `updated_at`, as they are compared, are microseconds of a clock."""
+    is_counted = kind_of(tracked, tracked.passes[0]) in ("number", "real")
+    return tracked.unit == "us" if is_counted else tracked.unit in (None, "us")
+
+
 def lookback(tracked: Tracked, kind: CursorKind) -> int:
     """Return the effective lookback in microseconds."""
     coarse = kind == "text" or tracked.unit == "s" or (kind in ("number", "real") and tracked.unit is None)

@@ -20,7 +20,7 @@ from sidecar.delivering import places
 from sidecar.delivering.delivery import Delivery
 from sidecar.delivering.feeding import Lanes
 from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable
-from sidecar.horizon import LONG_HOLD, resting
+from sidecar.horizon import LONG_HOLD, counts_time, resting
 from sidecar.lake.compaction import Compaction
 from sidecar.log import origin, recovery, retention
 from sidecar.model import Tracked
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from sidecar.project import Sidecar
 
 log_ = logging.getLogger("sidecar")
+
+ANEW = 60.0
+"""Seconds after which the source is asked anew for its tables, where not all that are followed are named."""
 
 TURN = 60.0
 """Seconds of a long backfill after which polls and sinks have their turn, in a run that ends by itself."""
@@ -61,6 +64,7 @@ class Runner:
         self.stop = self.stop or threading.Event()
         self._delivery = Delivery(self.sidecar, self.spark, self.stop)
         self._rest = Rest(self.sidecar)
+        self._asked = self.sidecar.clock.monotonic()
         self._holds = Holds(self.long_hold)
         self._telling = Telling(self.sidecar.clock, self.sidecar.settings.state.path)
         self._feeding = Lanes(lambda: self._delivery.is_vain)
@@ -105,7 +109,7 @@ class Runner:
             return {name: PollResult(name) for name in resting}
         self._begin_round()
         tracked = {t.name: t for t in self._tables()}
-        wanted = {*tracked, *self._errors} if names is None else set(names)
+        wanted = {*tracked, *self._errors} if names is None else {names} if isinstance(names, str) else set(names)
         unknown = wanted - {*tracked, *self._errors}
         if unknown and "source" not in self._errors:
             raise SettingsError(f'table "{min(unknown)}" is not followed; followed are: {", ".join(tracked)}')
@@ -207,11 +211,12 @@ class Runner:
         it is sure that the state is of their database.
         """
         known = self.sidecar.__dict__.get("tracked")
-        if self._stale:
+        if self._stale or self._may_be_more():
             self.sidecar.refresh()
             self._stale = False
         try:
             if "tracked" not in self.sidecar.__dict__:
+                self._asked = self.sidecar.clock.monotonic()
                 self._track_apart()
             if self.sidecar.tracked and not self._is_at_home:
                 _ = self.sidecar.store  # and so the lock
@@ -229,6 +234,11 @@ class Runner:
         self._telling.goes_on(SOURCE)
         self._jobs.keep_to(self.sidecar.tracked)
         return list(self.sidecar.tracked.values())
+
+    def _may_be_more(self) -> bool:
+        """Return whether it is time to ask for tables that are new, and that the settings let in by a pattern."""
+        at = self.sidecar.settings.source
+        return (at.include is not None or bool(at.exclude)) and self.sidecar.clock.monotonic() >= self._asked + ANEW
 
     def _track_apart(self) -> None:
         """Follow the tables that can be followed; the others fail, and hold up none of these."""
@@ -313,7 +323,7 @@ class Runner:
                 return
         mark = store.watermark(tracked.name)
         seen = mark.marks["updated"].greatest if mark is not None else ()
-        if result.rows and mark is not None and mark.polled is not None and seen and tracked.unit in (None, "us"):
+        if result.rows and mark is not None and mark.polled is not None and seen and counts_time(tracked):
             result.lag = max(0, mark.polled - seen[-1][1]) / SECOND
         if mark is not None and mark.polled is not None:
             self._holds.tell(tracked, mark.hold, mark.polled)

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "avro", "xml", "text"})
 """Formats whose table is a folder of files, so that a batch can be moved in as files of its own name."""
 
+_EXACT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""By its own choice Spark writes times as text to the millisecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -108,7 +114,8 @@ class FileSink(Common):
         shaped = self.shaped(frame)
         counted, filled = executors.counted(shaped)
         staging = self._staging(batch)
-        counted.write.format(self.format).options(**self.options).mode("overwrite").save(staging)
+        exact = _EXACT if self.format in ("json", "csv", "xml") else {}
+        counted.write.format(self.format).options(**{**exact, **self.options}).mode("overwrite").save(staging)
         self._move_in(shaped, batch, filled)
 
     def takes(self, spark: SparkSession, files: Sequence[AnyPath], columns: pa.Schema) -> bool:

@@ -95,6 +95,8 @@ def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
 
     SettingsError names the first one that is no key of the table.
     """
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise SettingsError(f'table "{tracked.name}": keys={keys!r}: give a list of keys, [{keys!r}]')
     split = [_values(key) for key in keys]
     if not split:
         raise SettingsError(f'table "{tracked.name}": no keys are given')

@@ -1,5 +1,5 @@
-"""What can be told of sinks before anything is given to them: whether what they had is still where they have put it,
-and whether there is such a format.
+"""What can be told before anything is read, or given to sinks: whether what they had is still where they have put it,
+whether there is such a format, and whether a table is left out that is meant to be.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar import followed
 from sidecar.connector import Finding
 from sidecar.log.files import filename
 from sidecar.settings import formats, mirrored
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 
 def doubts(sc: Sidecar, tables: Iterable[Tracked]) -> Iterator[Finding]:
-    """Yield what is to be said of the sinks of *sc* and their *tables* before they are given anything."""
+    """Yield what is to be said of the settings of *sc*, its sinks and their *tables* before anything is done."""
+    yield from followed.doubts(sc.settings, sc.connector)
     for name, sink in sc.settings.sinks.items():
         if (doubt := formats.doubt(sink.format)) is not None:
             yield Finding("warning", f"sink {name}", f'sink "{name}": {doubt}')
-    yield from lost(sc.settings, tables, sc.store)
+    if sc.settings.sinks:
+        yield from lost(sc.settings, tables, sc.store)
 
 
 def lost(settings: Settings, tables: Iterable[Tracked], store: WatermarkStore) -> Iterator[Finding]:

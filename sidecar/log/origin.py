@@ -21,28 +21,39 @@ def check(connector: SourceConnector, state: Path) -> None:
     another, which is still there. One that is gone is taken to have been renamed, or moved.
     """
     here, path = connector.identity(), state / ORIGIN
-    known = _read(path)
-    if here is None or here == known:
+    known, scheme = _read(path)
+    if here is None or (here, connector.scheme) == (known, scheme):
         return
-    if known is not None:
+    elsewhere = (
+        f"Positions in the one say nothing about the other: name another [state] path. If it is the same database all "
+        f"the same, or a copy that is to be followed from here on, delete {path}"
+    )
+    if scheme not in (None, connector.scheme):
+        raise SettingsError(
+            f'{state}: was made from a {scheme} source, "{known}", and [source] names a {connector.scheme} one now, '
+            f'"{here}". {elsewhere}'
+        )
+    if known is not None and known != here:
         if connector.stands(known):
             raise SettingsError(
                 f'{state}: was made from the database "{known}", which is still there, and [source] names "{here}" '
-                "now. Positions in the one say nothing about the other: name another [state] path. If it is the same "
-                f"database all the same, or a copy that is to be followed from here on, delete {path}"
+                f"now. {elsewhere}"
             )
         log_.warning('source: no other database is known as "%s" any more; "%s" is taken for it', known, here)
-    files.write_durably(path, lambda aside: _write(aside, here))
+    files.write_durably(path, lambda aside: _write(aside, f"{here}\n{connector.scheme}"))
 
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path) -> tuple[str | None, str | None]:
+    """Return which database *path* says, and by which kind of source; versions before this one said no kind."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError) as error:
         raise StateDamaged(f"{path}: not readable: {error}. It says which database this state is of") from error
+    known, _, scheme = text.rpartition("\n")
+    return (known, scheme) if known else (scheme, None)

@@ -80,13 +80,13 @@ def _message(text: str, width: int | None) -> list[str]:
 def _surroundings(sc: Sidecar, tables: Mapping[str, Tracked]) -> Iterator[Finding]:
     settings = sc.settings
     yield from _writable("state", settings.state.path)
+    yield from places.doubts(sc, tables.values())
     if not settings.sinks:
         yield Finding(
             "warning", "sinks", "there are none: changes go to the change log only", "Add a [sinks.NAME] section."
         )
         return
     yield from _java()
-    yield from places.doubts(sc, tables.values())
     for name, sink in settings.sinks.items():
         where = f"sink {name}"
         if sink.path is not None and "://" not in sink.path:

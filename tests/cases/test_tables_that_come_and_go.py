@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sidecar
+from sidecar.clock import FakeClock
 from sidecar.errors import SettingsError, SourceUnavailable, StateDamaged
 from tests.cases.harness import Project, kinds, sqlite_file, wait_for
 from tests.servers import Database, fresh_database
@@ -102,6 +103,59 @@ def test_another_database_is_not_polled_from_where_this_one_stands(tmp_path: Pat
         assert f'"{other.dbname}"' in run.err
         project.write(source={"url": pg.url})
         assert project.poll() == {"plain": []}
+
+
+def test_a_source_of_another_kind_is_not_polled_from_where_this_one_stands(tmp_path: Path, pg: Database) -> None:
+    pg.connect().execute("CREATE TABLE u (id int PRIMARY KEY, ver bigint NOT NULL); INSERT INTO u VALUES (2, 5)")
+    file = tmp_path / "s.db"
+    sqlite_file(file, "CREATE TABLE u (id INTEGER PRIMARY KEY, ver INTEGER); INSERT INTO u VALUES (1, 10)").close()
+    project = Project(tmp_path, f"sqlite:///{file}", {"u": {"updated_at": "ver"}})
+    project.poll()
+    project.write(source={"url": pg.reader_url})
+    run = project.cli("run", "--once")
+    assert run.code == 2
+    assert "was made from a sqlite source" in run.err
+    assert kinds(project.rows("u"), "id") == [("insert", 1)]
+
+
+def test_a_state_that_was_made_before_the_kind_of_source_was_noted_goes_on(tmp_path: Path, pg: Database) -> None:
+    pg.connect().execute(PLAIN.encode())
+    project = Project(tmp_path, pg.reader_url, {"plain": {}})
+    project.poll()
+    noted = tmp_path / "state" / "source"
+    noted.write_text(pg.dbname)
+    assert project.poll() == {"plain": []}
+    assert noted.read_text() == f"{pg.dbname}\npostgresql"
+
+
+def test_a_new_table_that_a_pattern_lets_in_is_followed_by_a_loop_within_a_minute(tmp_path: Path, pg: Database) -> None:
+    s1, clock = pg.connect(), FakeClock()
+    s1.execute(PLAIN.encode())
+    project = Project(tmp_path, None, {}, source={"url": pg.reader_url, "include": ["public.*"]})
+    with sidecar.open(project.path, clock=clock) as sc:
+        sc.poll()
+        s1.execute(PLAIN.replace("plain", "fresh").encode())
+        assert list(sc.poll()) == ["plain"]
+        clock.advance(61)
+        assert {name: found.rows for name, found in sc.poll().items()} == {"fresh": 1, "plain": 0}
+
+
+def test_what_is_left_out_in_vain_is_named(tmp_path: Path) -> None:
+    columns = "(id INTEGER PRIMARY KEY, updated_at TEXT)"
+    file = tmp_path / "s.db"
+    sqlite_file(file, f"CREATE TABLE orders {columns}; CREATE TABLE customers {columns}; ").close()
+    source = {"url": f"sqlite:///{file}", "include": ["*"], "exclude": ["custmers", "gone", "orders"]}
+    project = Project(tmp_path, None, {"orders": {}}, source=source)
+    for command in (("run", "--once"), ("check",)):
+        run = project.cli(*command)
+        assert 'no table matches "custmers"; did you mean "customers"? That one is not left out' in run.err + run.out
+        assert '"orders" leaves "orders" out, and [tables.orders] has it followed' in run.err + run.out
+        assert "gone" not in run.err + run.out
+    project.tables = {}
+    project.write(source={**source, "exclude": ["*"]})
+    run = project.cli("run", "--once")
+    assert run.code == 2
+    assert "leave none of the 2 tables to be followed" in run.err
 
 
 def test_a_source_that_goes_away_before_it_is_known_which_it_is_is_waited_for(tmp_path: Path, pg: Database) -> None:

@@ -75,6 +75,12 @@ def test_what_is_no_key_is_named(types: list[pa.DataType], given: Sequence[Any],
         positions(keyed(*types), given)
 
 
+@pytest.mark.parametrize("given", [5, "5,6"])
+def test_keys_that_are_no_list_are_refused(given: Any) -> None:
+    with pytest.raises(SettingsError, match="give a list of keys"):
+        positions(keyed(pa.int64()), given)
+
+
 def test_keys_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "keys.txt"
     path.write_text("\ufeffa,1\n\nb,2\r\n", encoding="utf-8")

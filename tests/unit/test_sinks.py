@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -171,6 +172,9 @@ def test_other_file_formats_are_replayed_as_well(spark: SparkSession, tmp_path: 
         sink.write(dataframe(spark, log), Batch("orders", 1, 2), VERSION)
     read = spark.read.options(header=True, inferSchema=True).format(format_).load(str(tmp_path / "lake" / "orders"))
     assert sorted(row[VERSION] for row in read.collect()) == [1, 1, 2, 2]
+    if format_ != "orc":
+        text = "".join(file.read_text() for file in (tmp_path / "lake" / "orders").glob(f"*.{format_}"))
+        assert re.search(r"T\d\d:\d\d:\d\d\.\d{6}Z", text), "to the microsecond"
 
 
 @pytest.mark.parametrize("table", TABLES)
