@@ -35,12 +35,14 @@ def aged(log: ChangeLog, store: WatermarkStore, before: int, after: int = 0) -> 
     mark = store.watermark(log.table)
     if mark is None:
         return 0
+    # Of a first poll that stands interrupted, only what it began with says so.
+    is_numbered = mark.era is not None or (mark.progress is not None and mark.progress.horizon.era is not None)
     through = after
     for segment in log.list(max(log.floor(), after))[:-1]:
         metadata = log.metadata(segment.offset)
         if metadata is None or metadata.committed >= before:
             break
-        if mark.era is not None:
+        if is_numbered:
             then = metadata.watermark
             is_closed = _is_followed(then, mark) and _is_closed(then, mark)
             if not is_closed or _holds_what_is_open(log.remembered(segment.offset), mark):

@@ -364,3 +364,19 @@ TestFollowNumbers = FollowNumbers.TestCase
 TestFollowNumbers.settings = BUDGET
 TestFollowLocalText = FollowLocalText.TestCase
 TestFollowLocalText.settings = BUDGET
+
+
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_what_an_interrupted_first_poll_has_read_stays_for_a_server_that_numbers_anew(page_size: int) -> None:
+    machine = FollowVersions()
+    machine.follow(page_size, generous=False, declared=True)
+    machine.write_in_a_transaction(0, 0, new=False)
+    machine.commit()
+    machine.insert(0, low=False, stamped="both")
+    machine.rest(10)
+    machine.lose_the_state()
+    machine.move_to_a_server_that_numbers_anew(0, written=False)
+    machine.drop_old_segments()
+    machine.read_pages(1)
+    machine.no_version_is_delivered_twice_and_all_in_order()
+    machine.teardown()
