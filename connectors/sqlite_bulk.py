@@ -117,7 +117,12 @@ class Bulk:
                 return None
             left -= len(rows)
             is_over = len(rows) < some.limit
-            if not is_over and (after := _position(page.tracked, rows)) is not None:
+            if not is_over:
+                after = _position(page.tracked, rows)
+                if after is None:
+                    # Nor can all of them be read so; and from where they began, they would come again.
+                    known.fails()
+                    return None
                 known.at_once = max(1, min(_ROWS, _BYTES * len(rows) // rows.nbytes))
                 page = dataclasses.replace(page, after=after)
                 more = dataclasses.replace(page, limit=min(left or page.limit, known.at_once))
