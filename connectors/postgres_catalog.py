@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 
@@ -54,7 +55,7 @@ SELECT a.attname::text, pg_catalog.format_type(t.oid, b.typmod), t.typname::text
   pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
   (SELECT k.place FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts),
-  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims, a.attnum
+  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims, a.attnum, t.oid
 FROM pg_catalog.pg_attribute a
 CROSS JOIN LATERAL (
   WITH RECURSIVE base(oid, typmod, depth) AS (
@@ -66,6 +67,18 @@ CROSS JOIN LATERAL (
 JOIN pg_catalog.pg_type t ON t.oid = b.oid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
+"""
+
+# An extension's type may be in an order that `>` does not mean here: that operator has another name (hstore), or is in
+# a schema off the search_path, and another type's stands in for it (text's for citext).
+_UNORDERED = """
+SELECT t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY (%s::oid[]) AND t.typtype = 'b' AND t.typcategory <> 'A'
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_opclass c
+    JOIN pg_catalog.pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+    JOIN pg_catalog.pg_amop o ON o.amopfamily = c.opcfamily AND o.amopstrategy = 5
+      AND o.amoplefttype = t.oid AND o.amoprighttype = t.oid
+    JOIN pg_catalog.pg_operator p ON p.oid = o.amopopr
+    WHERE c.opcdefault AND c.opcintype = t.oid AND p.oprname = '>' AND pg_catalog.pg_operator_is_visible(p.oid))
 """
 
 # What the types of some columns are made of. A true array is the array type of its element: int2vector, point and name
@@ -144,9 +157,26 @@ def describe(session: Session, name: str) -> Table:
     key: dict[int, str] = {}
     listed = session.rows(_COLUMNS, (oid,), table=known)
     made = _Types(session, {row[9] for row in listed if row[8]}, known)
+    others = [row[13] for row in listed if not row[3]]
+    unordered = {row[0] for row in session.rows(_UNORDERED, (others,), table=known)} if others else set()
     # A view is made again whenever it is changed, and shows the same rows.
     home = f"{session.server.identity.split('/')[0]}/{oid}" if is_table else ""
-    for column, type_, base, builtin, typmod, not_null, allowed, place, made_of, own, own_typmod, dims, at in listed:
+    for (
+        column,
+        type_,
+        base,
+        builtin,
+        typmod,
+        not_null,
+        allowed,
+        place,
+        made_of,
+        own,
+        own_typmod,
+        dims,
+        at,
+        of,
+    ) in listed:
         if place is not None:
             key[place] = column
             if not allowed:
@@ -156,6 +186,8 @@ def describe(session: Session, name: str) -> Table:
                 )
         if allowed:
             kind = made.kind(own, own_typmod, dims) if made_of else Kind(base, builtin, typmod)
+            if of in unordered:
+                kind = dataclasses.replace(kind, ordered=False)
             born = home and f"{home}/{at}"
             columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind, born=born))
     primary_key = tuple(key[place] for place in sorted(key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +61,7 @@ class Kind:
     """A type as the catalog has it, domains resolved to what they are made of.
 
     `parts` are an array's element, a record's fields by name, or nothing; `depth` is the number of an array's
-    dimensions, and `delimiter` what stands between its elements.
+    dimensions, and `delimiter` what stands between its elements. `ordered`: `>` means the order of an index of it.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Kind:
     parts: tuple[tuple[str, Kind], ...] = ()
     depth: int = 0
     delimiter: str = ","
+    ordered: bool = True
 
     def leaves(self) -> Iterator[Kind]:
         """Yield the scalars that it is made of."""
@@ -176,14 +177,19 @@ def kind_of(column: Column) -> Kind:
 
 
 def named(column: Column) -> str:
-    """Return the cast that a literal for *column* takes: a name that stands for an oid is compared as that."""
+    """Return the cast that a literal for *column* takes: a name that stands for an oid is compared as that. Beside a
+    composite the server gives a literal no type by itself.
+    """
     kind = kind_of(column)
+    if kind.shape == "record":
+        return f"::{column.type}"
     return f"::pg_catalog.{kind.name}" if kind.builtin and kind.name.startswith("reg") else ""
 
 
 def typed(table: Table, wishes: Wishes) -> Table:
     """Return *table* with each column in the type that *wishes* ask for; SettingsError where they cannot be met."""
     problems = [text for setting, told in wishes.named.items() for text in _unmet(table, wishes, setting, told)]
+    problems += _unordered(table, wishes.key)
     if problems:
         raise SettingsError("\n".join(problems))
     columns = []
@@ -191,8 +197,24 @@ def typed(table: Table, wishes: Wishes) -> Table:
         how = choice(wishes, column.name)
         kind = kind_of(column)
         variant = how.json == "variant" and kind.is_json
-        columns.append(dataclasses.replace(column, arrow=arrow_type(kind, how), variant=variant))
+        type_ = arrow_type(kind, how)
+        if column.name in wishes.key and pa.types.is_nested(type_):
+            # What keys are compared, sorted and joined by takes no values of several parts; the server takes its text.
+            type_ = pa.string()
+        columns.append(dataclasses.replace(column, arrow=type_, variant=variant))
     return dataclasses.replace(table, columns=tuple(columns))
+
+
+def _unordered(table: Table, key: Sequence[str]) -> Iterator[str]:
+    for name in key:
+        column = table.column(name)
+        if column is not None and not kind_of(column).ordered:
+            yield (
+                f'table "{table.name}": key column "{name}" is {column.type}, and the role\'s search_path leads to no '
+                "operator > that means the order of its index, so that pages of rows would overlap or leave rows out. "
+                "If the type is an extension's in a schema of its own: ALTER ROLE … SET search_path = …, with that "
+                "schema; else choose another primary_key"
+            )
 
 
 # What a setting is about, and which columns have it.
@@ -223,6 +245,8 @@ def _unmet(table: Table, wishes: Wishes, setting: str, told: Mapping[str, str]) 
             yield f'{where}: "{name}" is a cursor column, and always arrives as {column.type}; leave it out'
         elif not test(kind):
             yield f'{where}: "{name}" is {column.type}; the setting is for {what}, {has}'
+        elif setting == "arrays" and value == "list" and name in wishes.key:
+            yield f'{where}: "{name}" is a part of the key, and arrives as the server\'s text; leave it out'
         elif setting == "numeric" and value == "double" and name in wishes.key:
             yield f'{where}: "{name}" is a part of the key, and rounded it would not find its row again; leave it out'
         elif value == "keep as string" and not any(_lacks_infinity(k, choice(wishes, name)) for k in kind.leaves()):

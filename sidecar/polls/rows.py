@@ -90,7 +90,12 @@ def keys_of(tracked: Tracked, data: pa.Table) -> Keys:
     if len(tracked.key) == 1 and pa.types.is_signed_integer(data.schema.field(tracked.key[0]).type):
         values = pc.cast(data.column(tracked.key[0]), pa.int64()).to_numpy()
         return np.stack([values, np.full(len(data), _INTEGER, dtype=np.int64)])
-    return digests([data.column(name) for name in tracked.key], len(data))
+    return digests([_one_zero(data.column(name)) for name in tracked.key], len(data))
+
+
+def _one_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return *column* with one zero: a unique key holds -0.0 and 0.0 for the same, and so does Spark."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
