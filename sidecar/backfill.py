@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from sidecar import codec, faults
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
+from sidecar.cursor import Flags
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
 from sidecar.polls import deliveries, quarantine, renumbered, rows
@@ -126,7 +127,7 @@ def write(
     scope: Scope,
     clock: Clock,
     fits: Callable[[], None],
-    passed: Callable[[int, int], frozenset[bytes]],
+    passed: Callable[[int, int], Set[bytes]],
     held: Callable[[int], Mapping[bytes, bytes]],
 ) -> Step | None:
     """Merge *chunk* into the log, and note how far its backfill has come; None if that is not under way any more, or
@@ -142,7 +143,7 @@ def write(
         return None
     found, last = rows.from_page(chunk.page, chunk.data)
     rows.refuse_placeholders(found)
-    own = merged(found, mark.job, passed(chunk.low, mark.offset), polled=has_begun(mark))
+    own = merged(found, mark, chunk.low, passed)
     if mark.job.closed is not None and mark.job.since is None and own.version is not None:
         # Numbers tell no more which of these polls have read since the backfill began.
         own = own.take(~renumbered.unchanged(own, held(chunk.low)))
@@ -195,19 +196,26 @@ def _remembered(own: Rows, store: WatermarkStore, mark: Watermark) -> Records:
     return deliveries.joined([found, deliveries.nothing(keys[:, is_known])])
 
 
-def merged(found: Rows, job: Job, passed: frozenset[bytes], *, polled: bool) -> Rows:
+def merged(found: Rows, mark: Watermark, low: int, passed: Callable[[int, int], Set[bytes]]) -> Rows:
     """Return the rows of *found* that the backfill delivers: not those that polls deliver, or have delivered.
 
-    *polled*: whether polls of the table have begun. What is delivered before is remembered, and they leave it out.
+    What is delivered before polls of the table have begun is remembered, and they leave it out.
     """
-    keep = np.ones(len(found), dtype=bool)
-    if polled and job.closed is not None:
-        keep &= ~rows.met(found, job.closed, job.since)
-    if passed:
-        keys = deliveries.as_bytes(rows.keys_of(found.tracked, found.delivered()))
-        delivered = (key in passed for key in keys)
-        keep &= ~np.fromiter(delivered, bool, len(found))
-    return found.take(keep)
+    job, keep = mark.job, np.ones(len(found), dtype=bool)
+    assert job is not None
+    keys = functools.cache(lambda: deliveries.as_bytes(rows.keys_of(found.tracked, found.delivered())))
+
+    def are_in(some: Set[bytes]) -> Flags:
+        return np.fromiter((key in some for key in keys()), bool, len(found)) if some else np.zeros(len(found), bool)
+
+    if has_begun(mark) and job.closed is not None:
+        theirs, is_next = rows.met(found, job.closed, job.since), rows.met(found, mark.closed(), mark.since)
+        if (theirs & ~is_next).any():
+            # One that was written anew and kept its stamp, by an ALTER TABLE or an UPDATE of all rows, may have been
+            # closed before: no poll has met it, and none will.
+            theirs &= is_next | are_in(passed(job.began, mark.offset))
+        keep &= ~theirs
+    return found.take(keep & ~are_in(passed(low, mark.offset)))
 
 
 def is_done(job: Job, scope: Scope) -> bool:
@@ -226,19 +234,16 @@ class Passed:
 
     def __init__(self, tracked: Tracked, log: ChangeLog) -> None:
         self._tracked, self._log = tracked, log
-        self._keys: dict[int, frozenset[bytes]] = {}
+        self._keys: dict[int, tuple[set[bytes], int]] = {}
         self.held = functools.cache(functools.partial(renumbered.newest, tracked, log))
 
-    def __call__(self, low: int, last: int) -> frozenset[bytes]:
-        """Return the keys in segments after *low*, up to *last*, that no backfill wrote."""
-        found: set[bytes] = set()
-        for offset in range(low + 1, last + 1):
-            if offset not in self._keys:
-                self._keys[offset] = frozenset(self._of(offset))
-            found |= self._keys[offset]
-        for offset in [o for o in self._keys if o <= low]:
-            del self._keys[offset]
-        return frozenset(found)
+    def __call__(self, low: int, last: int) -> Set[bytes]:
+        """Return the keys in segments after *low*, up to *last*, that no backfill wrote; *last* only grows."""
+        found, until = self._keys.get(low, (set(), low))
+        for offset in range(until + 1, last + 1):
+            found.update(self._of(offset))
+        self._keys[low] = found, max(until, last)
+        return found
 
     def _of(self, offset: int) -> Iterable[bytes]:
         metadata = self._log.metadata(offset)

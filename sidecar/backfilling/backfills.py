@@ -59,6 +59,12 @@ def request(
     quarantined: bool = False,
 ) -> Request | None:
     """Ask for a backfill, durably, and return the request; None where no row is set aside that could be read again."""
+    if quarantined and (where is not None or keys is not None):
+        # Of what a condition does not select nobody could tell, at the end, whether it is still to be set aside.
+        raise SettingsError(
+            f'table "{tracked.name}": --quarantined says which rows: all that are set aside. Leave out '
+            f"{'--where' if keys is None else '--keys'}; or ask for these rows without --quarantined"
+        )
     if purge and where is not None:
         raise SettingsError(
             f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '

@@ -53,8 +53,6 @@ def backfill(
         return
     if table is None:
         raise SettingsError("name the table to backfill; --list shows the backfills of all tables")
-    if keys and quarantined:
-        raise SettingsError("--keys and --quarantined both say which rows; keep one of them")
     with opened(config, read_only=True) as sc:
         name = followed(sc, table)
         if cancel:

@@ -149,7 +149,9 @@ def test_what_the_settings_would_ask_for_again_is_not_said_to_be_cancelled(items
     [
         (["items", "--keys", "x"], "'x' is no value of its key column"),
         (["items", "--keys", "@nowhere"], "cannot be read"),
-        (["items", "--keys", "1", "--quarantined"], "keep one of them"),
+        (["items", "--keys", "1", "--quarantined"], "--quarantined says which rows"),
+        # Those that the condition leaves out would be set aside no more, and not have come either.
+        (["items", "--where", "n = 1", "--quarantined"], "--quarantined says which rows"),
         (["items", "--where", "n = 1", "--purge"], "a condition cannot be asked of"),
         (["nothing"], '"nothing" is not followed; followed are: items'),
         ([], "name the table to backfill"),
