@@ -7,11 +7,11 @@ nothing. When a table was made is told by its system columns in the catalog, who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres_literals import setting
 from connectors.postgres_query import FAR
 from connectors.postgres_session import Session
 from connectors.postgres_view import View
@@ -52,16 +52,17 @@ def attached(session: Session, table: Table, view: View, memory: Memory) -> Atta
     name = ".".join(map(quoted, table.path))
     since = str(last % 2**32)
     found = session.rows(_FOUND, (name, since, since), table=table.name)
-    fresh = [part for noted, part in found if noted not in held.get("noted", ())]
+    fresh = {noted: part for noted, part in found if noted not in held.get("noted", ())}
     return Attached(times + bool(fresh), [noted for noted, _ in found], _said(table, fresh))
 
 
-def _said(table: Table, parts: Sequence[str]) -> str:
+def _said(table: Table, parts: Mapping[str, str]) -> str:
     if not parts:
         return ""
-    condition = " OR ".join(f"tableoid = {setting(part)}::regclass" for part in parts)
+    # By number: a name may have quotes of its own, which a shell would take away.
+    oids = ", ".join(noted.partition("/")[0] for noted in parts)
     return (
-        f"{', '.join(parts)} became a part of it, with rows that were written before. Those stamped above what polls "
-        "have closed are read, and compared with the log; the others are delivered by: "
-        f"sidecar backfill {table.name} --where {quoted(condition)}"
+        f"{', '.join(parts.values())} became a part of it, with rows that were written before. Those stamped above "
+        "what polls have closed are read, and compared with the log; the others are delivered by: "
+        f'sidecar backfill {shlex.quote(table.name)} --where "tableoid IN ({oids})"'
     )

@@ -94,7 +94,6 @@ def reason(error: psycopg.Error, timeout: object) -> str:
         lines = [
             line if at is None else f"{at[1]}:{at[2]}: {_PREFIXES.sub('', line[at.end() :])}" for at, line in found
         ]
-        return "; ".join(dict.fromkeys(lines))
     return "; ".join(dict.fromkeys(_PREFIXES.sub("", line) for line in lines)).rstrip(".")
 
 

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -54,7 +54,7 @@ class Apart:
             return False
         if self._process is None:
             self._start()
-        elif not self._is_ready and select.select([self._process.stdout], [], [], 0)[0]:
+        elif not self._is_ready and self._has_answered(0):
             self._is_ready = self._answer() is not None
         return self._is_ready
 
@@ -105,12 +105,21 @@ class Apart:
             with contextlib.suppress(OSError):  # more than this user may have
                 fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[arg-type]
 
+    def _has_answered(self, timeout: float) -> bool:
+        """Return whether there is something to read, or will be none any more; wait *timeout* seconds for that."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        # `select` itself knows no file beyond the process's first 1,024.
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(timeout))
+
     def _answer(self) -> pa.Buffer | None:
         """Return the next answer; None once the process is no more, or takes too long."""
         assert self._process is not None
         assert self._process.stdout is not None
         until = self._clock.monotonic() + self._timeout
-        while not select.select([self._process.stdout], [], [], _LOOK)[0]:
+        while not self._has_answered(_LOOK):
             if self._clock.monotonic() > until:
                 self.close()
                 return None

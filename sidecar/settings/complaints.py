@@ -37,9 +37,15 @@ def _sentence(error: Any, loc: tuple[Any, ...], raw: Mapping[str, Any], keys: Ke
         return f"[{loc[0]}] {_complaint(error)}"
     depth = 2 if loc[0] in ("tables", "sinks") else 1
     where, rest = f"[{section(*loc[:depth])}]", loc[depth:]
+    if error["type"] == "extra_forbidden" and any(isinstance(part, int) for part in rest):
+        return f'{where} {_path(rest[:-1])}: unknown key "{rest[-1]}"'
     if error["type"] == "extra_forbidden":
         return f'{where} unknown key "{rest[0]}"' + _instead(loc, depth, raw, keys)
-    return f"{where} {'.'.join(map(str, rest))}: {_complaint(error)}" if rest else f"{where} {_complaint(error)}"
+    return f"{where} {_path(rest)}: {_complaint(error)}" if rest else f"{where} {_complaint(error)}"
+
+
+def _path(rest: Sequence[Any]) -> str:
+    return ".".join(map(str, rest))
 
 
 def _instead(loc: tuple[Any, ...], depth: int, raw: Mapping[str, Any], keys: Keys) -> str:
@@ -58,4 +64,8 @@ def _complaint(error: Any) -> str:
         words = str(error["ctx"]["expected"]).replace("'", '"')
         near = nearest(str(error["input"]), re.findall(r'"([^"]*)"', words))
         return f"is none of {words}" + (f'; did you mean "{near}"?' if near else "")
+    if error["type"] == "tuple_type":
+        return "must be a list of sections, each with keys of its own"
+    if error["type"] == "missing":
+        return "is not said"
     return "must be a section with keys of its own"

@@ -71,8 +71,8 @@ def names(value: Any) -> tuple[str, ...]:
         raise ValueError(f'must be a list of names, ["…", "…"], not {_kind(value)}')
     if not value:
         raise ValueError("is an empty list; leave it out for the default")
-    if wrong := next((v for v in value if not isinstance(v, str) or not v), None):
-        raise ValueError(f"must be a list of names in quotes; {_kind(wrong)} is among them")
+    if wrong := [v for v in value if not isinstance(v, str) or not v]:
+        raise ValueError(f"must be a list of names in quotes; {_kind(wrong[0])} is among them")
     if twice := next((v for i, v in enumerate(value) if v in value[:i]), None):
         raise ValueError(f'"{twice}" stands there twice')
     return tuple(value)
@@ -108,9 +108,9 @@ def flag(value: Any) -> bool:
 def scalars(value: Any) -> tuple[Scalar, ...]:
     """Return a list of values as the source may hold them."""
     found = value if isinstance(value, list) else [value]
-    if wrong := next((v for v in found if not isinstance(v, (str, int, float))), None):
-        hint = "; write it as text" if isinstance(wrong, (datetime, date, time)) else ""
-        raise ValueError(f"must be a list of texts and numbers; {_kind(wrong)} is among them{hint}")
+    if wrong := [v for v in found if not isinstance(v, (str, int, float))]:
+        hint = "; write it as text" if isinstance(wrong[0], (datetime, date, time)) else ""
+        raise ValueError(f"must be a list of texts and numbers; {_kind(wrong[0])} is among them{hint}")
     return tuple(found)
 
 

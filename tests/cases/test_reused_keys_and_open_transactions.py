@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -81,25 +82,25 @@ def test_rows_that_were_written_before_their_table_became_a_partition_are_delive
     s1.execute(MEAS)
     project = Project(tmp_path, pg.reader_url, {"meas": {}})
     project.poll()
-    s1.execute("CREATE TABLE meas_ap (LIKE meas)")
-    s1.execute("INSERT INTO meas_ap SELECT g, 'ap', 30, now(), now() FROM generate_series(3, 4) g")
-    s1.execute("INSERT INTO meas_ap VALUES (5, 'ap', 50, '2023-05-01', '2023-05-01')")
+    s1.execute('CREATE TABLE "Meas ap" (LIKE meas)')
+    s1.execute("""INSERT INTO "Meas ap" SELECT g, 'ap', 30, now(), now() FROM generate_series(3, 4) g""")
+    s1.execute("""INSERT INTO "Meas ap" VALUES (5, 'ap', 50, '2023-05-01', '2023-05-01')""")
     s1.execute("CREATE TABLE meas_na PARTITION OF meas FOR VALUES IN ('na')")
     s1.execute("INSERT INTO meas VALUES (6, 'eu', 60, now(), now()), (7, 'na', 70, now(), now())")
     assert kinds(project.poll()["meas"], "id") == [("insert", 6), ("insert", 7)]
     assert not [r for r in caplog.records if r.levelname == "WARNING"], "a new partition is nothing to speak of"
-    s1.execute("ALTER TABLE meas ATTACH PARTITION meas_ap FOR VALUES IN ('ap')")
+    s1.execute("""ALTER TABLE meas ATTACH PARTITION "Meas ap" FOR VALUES IN ('ap')""")
     assert kinds(project.poll()["meas"], "id") == [("insert", 3), ("insert", 4)]
     (told,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert project.poll()["meas"] == []
-    s1.execute("ALTER TABLE meas DETACH PARTITION meas_ap")
+    s1.execute('ALTER TABLE meas DETACH PARTITION "Meas ap"')
     assert project.poll()["meas"] == []
-    s1.execute("UPDATE meas_ap SET v = 31, updated_at = now() WHERE id = 3")
+    s1.execute('UPDATE "Meas ap" SET v = 31, updated_at = now() WHERE id = 3')
     assert project.poll()["meas"] == []
-    s1.execute("ALTER TABLE meas ATTACH PARTITION meas_ap FOR VALUES IN ('ap')")
+    s1.execute("""ALTER TABLE meas ATTACH PARTITION "Meas ap" FOR VALUES IN ('ap')""")
     assert [(r["id"], r["v"]) for r in project.poll()["meas"]] == [(3, 31)]
     assert project.poll()["meas"] == []
-    run = project.cli("backfill", "meas", "--where", told.rpartition(" --where ")[2].strip('"'))
+    run = project.cli("backfill", *shlex.split(told.rpartition("sidecar backfill ")[2]))
     assert run.code == 0, run.text
     project.poll()
     assert sorted(project.merged("meas", "id")) == [1, 2, 3, 4, 5, 6, 7], "and the older ones by what was said"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import resource
 import select
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,10 +19,12 @@ from connectors import sqlite_bulk
 from connectors.sqlite import SQLiteConnector
 from connectors.sqlite_apart import Apart
 from sidecar import codec
+from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.errors import SidecarError
 from sidecar.model import Page, Pass, Tracked
 from sidecar.testing.contract import tracked
+from tests.cases.harness import wait_for
 from tests.conftest import SQLiteFile
 
 ALL = Pass("all", None)
@@ -239,6 +242,25 @@ def test_the_process_ends_with_the_table(sqlite_db: SQLiteFile, connector: SQLit
     assert process is not None
     pages(connector, tracked(connector, "orders"))
     assert process.returncode is not None
+
+
+def test_a_process_is_asked_however_many_files_are_open(sqlite_db: SQLiteFile) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 2_000:
+        pytest.skip("this user may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2_000), limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    apart = Apart(Path(sqlite_db.path), SystemClock(), 60)
+    try:
+        assert not apart.is_ready()
+        assert wait_for(apart.is_ready)
+        apart.ask("SELECT 1 AS c0")
+        assert apart.answer() == pa.table({"c0": [1]})
+    finally:
+        apart.release()
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_process_that_is_killed_costs_nothing(

@@ -381,6 +381,26 @@ def test_a_form_that_there_is_not_names_those_there_are(tmp_path: Path, line: st
     assert f"[tables.t] {said}" in problem(tmp_path, f"{SOURCE}[tables.t]\n{line}")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sinks = [[]]", "sinks: must be a list of names in quotes; a list is among them"),
+        ('columns = [""]', "columns: must be a list of names in quotes; an empty text is among them"),
+        ("primary_key = [0]", "primary_key: must be a list of names in quotes; a number is among them"),
+        ("not_deleted = [[]]", "not_deleted: must be a list of texts and numbers; a list is among them"),
+        ("refresh_on = 1", "refresh_on: must be a list of sections, each with keys of its own"),
+        ("refresh_on = [1]", "refresh_on.0: must be a section with keys of its own"),
+        ('refresh_on = [{ table = "p" }]', "refresh_on.0.on: is not said"),
+        (
+            'refresh_on = [{ table = "p", on = { a = "b" }, when = "x" }]',
+            'refresh_on.0: unknown key "when"',
+        ),
+    ],
+)
+def test_what_is_no_member_of_a_list_is_named_also_where_it_is_nothing(tmp_path: Path, line: str, said: str) -> None:
+    assert problem(tmp_path, f"{SOURCE}[tables.orders]\n{line}").endswith(f"[tables.orders] {said}")
+
+
 @pytest.mark.parametrize("name", ["numeric", "infinity", "arrays", "json"])
 def test_defaults_say_nothing_of_columns_by_name(tmp_path: Path, name: str) -> None:
     assert f"[defaults] {name}: must be" in problem(tmp_path, f'{SOURCE}[defaults]\n{name} = {{ a = "string" }}')

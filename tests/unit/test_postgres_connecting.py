@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from connectors.postgres import PostgresConnector
-from connectors.postgres_connecting import Attempt, reason
+from connectors.postgres_connecting import Attempt, hint, reason
 from sidecar.connector import Source
 from sidecar.errors import SourceUnavailable
 from tests.cases.harness import wait_for
@@ -60,10 +60,29 @@ def silent() -> Iterator[int]:
         ),
         ("- host: 'a', port: '1': connection timeout expired\n" * 2, "a:1: no answer within 10 s"),
         ("connection failed: server closed the connection.\n", "server closed the connection"),
+        ("- host: a, port: 1: connection failed: it went: connection is bad.", "a:1: it went: connection is bad"),
     ],
 )
 def test_what_a_driver_says_in_many_lines_is_read_as_one(said: str, read: str) -> None:
     assert reason(psycopg.OperationalError(said), 10) == read
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("No such file or directory", "this its socket"),
+        ("failed to resolve host 'db'", "the name of the server"),
+        ("the database system is starting up", "soon"),
+        ("sorry, too many clients already", "CONNECTION LIMIT"),
+        ("remaining connection slots are reserved", "CONNECTION LIMIT"),
+    ],
+)
+def test_why_a_server_cannot_be_reached_says_what_to_look_at(reason: str, advice: str) -> None:
+    assert advice in hint(reason)
+
+
+def test_nothing_is_said_to_be_looked_at_where_nobody_knows_what() -> None:
+    assert hint("server closed the connection") == ""
 
 
 @pytest.mark.parametrize(
