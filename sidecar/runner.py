@@ -339,8 +339,6 @@ class Runner:
         """Ask the source what its tables are. If none of them can be followed any more, all go on as they were, and
         each round asks anew.
         """
-        # What is being copied is read as the tables were.
-        self._jobs.close()
         known = self.sidecar.__dict__.get("tracked") or {}
         self.sidecar.refresh()
         try:
@@ -350,6 +348,8 @@ class Runner:
             self.sidecar.outlines = {}
             self._failed("source", error)
             self._stale = True
+        # What is being copied is read as the tables were.
+        self._jobs.keep_to(self.sidecar.tracked)
 
     def _looked_anew(self, table: str) -> bool:
         """Return whether the source describes *table* otherwise by now; it is then followed as it is."""

@@ -21,7 +21,7 @@ from sidecar import codec, faults
 from sidecar.backfill import Chunk
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
 from sidecar.model import Memory, Page, Position
 from sidecar.running.stopping import breaking_off
 
@@ -49,16 +49,21 @@ class Work:
     era: str | None = None
 
 
-Ready: TypeAlias = Chunk | Callable[[], Chunk]
-"""What has been read: in memory, or to be fetched once it is its turn."""
-
-
 class Failed(Exception):
     """A table could not be read on."""
 
     def __init__(self, table: str, error: SidecarError) -> None:
         super().__init__(str(error))
         self.table, self.error = table, error
+
+    @property
+    def is_its_own(self) -> bool:
+        """Whether it is about the table, and others can be read on: not about the source, or the place of the log."""
+        return not isinstance(self.error, SourceUnavailable | StateUnavailable)
+
+
+Ready: TypeAlias = Chunk | Callable[[], Chunk] | Failed
+"""What has been read: in memory, or to be fetched once it is its turn; or why no more of a table is."""
 
 
 class Copying:
@@ -75,7 +80,8 @@ class Copying:
         self._connectors: list[SourceConnector] = []
         self._chunks: queue.Queue[Ready | BaseException | None] = queue.Queue(max(1, readers))
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._inline: Iterator[Chunk] | None = None
+        self._inline: Iterator[Ready] | None = None
+        self._left: set[str] = set()
         self._reading = 0
         self._joining, self._deciding = 0, threading.Lock()
         self._all_joined = threading.Event()
@@ -115,28 +121,32 @@ class Copying:
         self._joining = count
         self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(self._connectors)])
 
+    def leave(self, table: str) -> None:
+        """Read no more of *table*, and go on with the others; some of its chunks may still come."""
+        self._left.add(table)
+
     def next(self, timeout: float) -> Chunk | None:
         """Return the next chunk, once it has been read; None if none is after *timeout* seconds, or ever (`is_over`).
 
         What went wrong while reading is raised here.
         """
+        found: Ready | BaseException | None
         if self._inline is not None:
-            chunk = next(self._inline, None)
-            self.is_over = chunk is None
-            return chunk
-        if self.is_over:
+            found = next(self._inline, None)
+            self.is_over = found is None
+        elif self.is_over:
             return None
-        try:
-            found = self._chunks.get(timeout=max(timeout, 0.001))
-        except queue.Empty:
-            return None
+        else:
+            try:
+                found = self._chunks.get(timeout=max(timeout, 0.001))
+            except queue.Empty:
+                return None
+            if found is None:
+                self._reading -= 1
+                self.is_over = self._reading == 0
         if isinstance(found, BaseException):
             raise found
-        if found is None:
-            self._reading -= 1
-            self.is_over = self._reading == 0
-            return None
-        return found if isinstance(found, Chunk) else found()
+        return found if found is None or isinstance(found, Chunk) else found()
 
     def close(self) -> None:
         """Stop reading, and let go of the view and the connections. What has been read and not handed on is dropped."""
@@ -162,16 +172,15 @@ class Copying:
             thread.start()
 
     def _read(self, reader: Callable[[], Iterator[Ready]]) -> None:
-        """Hand on all that *reader* reads; its last word is None, or what went wrong."""
-        last: BaseException | None = None
+        """Hand on all that *reader* reads, and what went wrong; its last word is None."""
         try:
             for ready in reader():
                 self._put(ready)
         except BaseException as error:
             # Raised where the chunk is waited for.
-            last = error
+            self._put(error)
         finally:
-            self._put(last)
+            self._put(None)
 
     def _joined(self, connector: SourceConnector, view: contextlib.ExitStack) -> bool:
         """Hold the lead's view in *view*, if a connection is to be had; without it, the other readers do it all."""
@@ -183,7 +192,7 @@ class Copying:
             return False
         return True
 
-    def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Chunk]:
+    def _local(self, connector: SourceConnector, joins: bool) -> Iterator[Ready]:
         with contextlib.ExitStack() as view:
             is_joined = not joins or self._joined(connector, view)
             self._await_others()
@@ -203,24 +212,30 @@ class Copying:
 
     def _next_work(self) -> Work | None:
         """Return the next span that nobody reads yet; None if there is none, or there is no time for it."""
-        if self._stop.is_set():
-            return None
-        try:
-            return self._works.get_nowait()
-        except queue.Empty:
-            return None
+        with contextlib.suppress(queue.Empty):
+            while not self._stop.is_set():
+                work = self._works.get_nowait()
+                if work.page.tracked.name not in self._left:
+                    return work
+        return None
 
-    def _all(self, connector: SourceConnector) -> Iterator[Chunk]:
+    def _all(self, connector: SourceConnector) -> Iterator[Ready]:
         known: set[str] = set()
         limits: dict[str, int] = {}
         while (work := self._next_work()) is not None:
             tracked = work.page.tracked
-            if tracked.name not in known:
-                # What the connector has found out about the table's cursors is in its memory.
-                with failing(tracked.name):
-                    connector.horizon(tracked, work.memory)
-                known.add(tracked.name)
-            yield from self._span(connector, work, limits)
+            try:
+                if tracked.name not in known:
+                    # What the connector has found out about the table's cursors is in its memory.
+                    with failing(tracked.name):
+                        connector.horizon(tracked, work.memory)
+                    known.add(tracked.name)
+                yield from self._span(connector, work, limits)
+            except Failed as failed:
+                if not failed.is_its_own:
+                    raise
+                self.leave(tracked.name)
+                yield failed
 
     def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
         """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
@@ -236,7 +251,7 @@ class Copying:
             seconds = self._clock.monotonic() - began
             faults.point("chunk-read")
             yield chunk_of(work, page, data)
-            if self._stop.is_set():
+            if self._stop.is_set() or name in self._left:
                 return
             after = following(work, page, data, seconds)
             limits[name] = page.limit if after is None else after.limit

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sidecar import backfill, faults
-from sidecar.backfill import Passed
+from sidecar.backfill import Chunk, Passed
 from sidecar.backfilling import purge
 from sidecar.backfilling.copying import Borrowing, Copying, Failed, Work, failing
 from sidecar.backfilling.requests import Request, Requests
@@ -72,7 +72,8 @@ class Jobs:
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
         self._described: dict[str, Tracked] = {}
-        self._limit = PHASE
+        self._out: dict[str, SidecarError] = {}
+        self._limit, self._is_shared = PHASE, False
         self._has_ended_a_phase = False
         self._attempts = 0
 
@@ -82,6 +83,9 @@ class Jobs:
         """Try again what has failed before."""
         self._wanted.new_round()
         self._attempts = 0
+        for table, error in self._out.items():
+            # Tried again once the others have been copied.
+            self._failed(table, error)
 
     def holds(self, tracked: Tracked, mark: Watermark | None) -> bool:
         """Return whether polls of *tracked*, which stands at *mark*, have to wait: until its first backfill has begun,
@@ -110,7 +114,7 @@ class Jobs:
             try:
                 step = self._step(until, names)
             except Failed as failed:
-                self._give_way(failed.table, failed.error)
+                self._give_way(failed)
                 continue
             if step is None:
                 return
@@ -133,9 +137,17 @@ class Jobs:
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
         copying, self._copying = self._copying, None
-        self._copied = {}
+        self._copied, self._out = {}, {}
         if copying is not None:
             copying.close()
+
+    def _leave(self, table: str) -> None:
+        """Copy no more of *table* in this phase. Others that are to be of one instant keep their view; else it ends."""
+        if not self._is_shared or self._copying is None or table not in self._copied:
+            self.close()
+            return
+        self._copying.leave(table)
+        del self._copied[table]
 
     def _step(self, until: float | None, names: Iterable[str] | None) -> Step | None:
         """Make one chunk durable, or wait for one; None if there is nothing to be done."""
@@ -162,10 +174,15 @@ class Jobs:
             if copying.is_over:
                 self.close()
             return _NOTHING
+        return self._merged(chunk, copying) if chunk.table in self._copied else _NOTHING
+
+    def _merged(self, chunk: Chunk, copying: Copying) -> Step:
+        """Make *chunk* durable, and what follows from it: the end of its backfill, or that of the phase."""
+        clock = self._sidecar.clock
         tracked, request, passed = self._copied[chunk.table]
         log, store = self._sidecar.log(chunk.table), self._sidecar.store
         if not self._wanted.stands(tracked, request):
-            self.close()
+            self._leave(chunk.table)
             return Step(chunk.table, 0, 0, None, done=True)
         fits = functools.partial(check_schema, tracked, log)
         with failing(chunk.table):
@@ -203,7 +220,7 @@ class Jobs:
                 settled.append((self._sidecar.settled(tracked), request))
                 # Before the view is taken: what polls deliver from here on may be newer than it.
                 lows[tracked.name] = self._sidecar.log(tracked.name).last()
-        shared = any(t.consistent for t, _ in settled)
+        shared, self._is_shared = any(t.consistent for t, _ in settled), False
         self._limit = settings.copy_phase / 1_000_000 if shared else PHASE
         with failing(settled[0][0].name):
             copying = self._copy(shared=shared)
@@ -228,6 +245,7 @@ class Jobs:
                 works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
         with failing(settled[0][0].name):
             copying.begin(works)
+        self._is_shared = shared
         return _NOTHING
 
     def _copy(self, *, shared: bool) -> Copying:
@@ -319,9 +337,12 @@ class Jobs:
         if (absent := _absent(request, job)) is not None:
             log_.warning("table=%s backfill=done: %d of %d keys not found in the source", tracked.name, *absent)
 
-    def _give_way(self, table: str, error: SidecarError) -> None:
-        """Let go of a phase in which *table* failed: what may pass is tried again, else the table rests for a round."""
-        self.close()
+    def _give_way(self, failed: Failed) -> None:
+        """Let go of a phase in which a table failed, or of that table: what may pass is tried again, else the table
+        rests for a round, or for as long as the others keep their view.
+        """
+        table, error = failed.table, failed.error
+        self._leave(table) if failed.is_its_own else self.close()
         self._attempts += 1
         if isinstance(error, SourceUnavailable) and self._attempts < ATTEMPTS and not self._stop.is_set():
             log_.warning("%s Trying again.", about(table, error))
@@ -330,6 +351,8 @@ class Jobs:
         if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):
             return
         self._wanted.rests(table)
+        if self._copying is not None:
+            self._out[table] = error
         self._failed(table, error)
 
 

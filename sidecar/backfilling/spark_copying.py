@@ -113,13 +113,17 @@ class SparkCopying(Copying):
             page: Page | None = work.page
             if work.adaptive:
                 page = dataclasses.replace(work.page, limit=limits.get(name, work.page.limit))
-            while page is not None and not self._stop.is_set():
+            while page is not None and not self._stop.is_set() and name not in self._left:
                 turn = self._turn(spark, work, page)
                 for staged in turn.staged:
                     limits[name] = staged.page.limit
                     yield functools.partial(_fetch, work, staged)
                 if turn.error is not None:
-                    raise Failed(name, turn.error)
+                    failed = Failed(name, turn.error)
+                    if not failed.is_its_own:
+                        raise failed
+                    self.leave(name)
+                    yield failed
                 page = turn.page
 
     def _turn(self, spark: SparkSession, work: Work, page: Page) -> Turn:

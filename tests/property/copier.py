@@ -59,7 +59,7 @@ class Held(Copying):
         except Failed as failed:
             self._ready[reader].append(failed)
         else:
-            self._ready[reader] += [] if chunk is None else [chunk]
+            self._ready[reader] += [chunk] if isinstance(chunk, Chunk | Failed) else []
 
     def next(self, timeout: float) -> Chunk | None:
         for reader in ((self.turn + n) % READERS for n in range(READERS)):
@@ -176,7 +176,7 @@ class Copier(Follower):
                 try:
                     self.jobs._step(None, None)
                 except Failed as failed:
-                    self.jobs._give_way(failed.table, failed.error)
+                    self.jobs._give_way(failed)
 
     def read_chunk(self, reader: int) -> None:
         """Let a reader of the phase under way read on; polls may be under way meanwhile."""
