@@ -9,7 +9,7 @@ import psycopg
 
 from connectors.postgres_literals import setting
 from connectors.postgres_session import Session
-from connectors.postgres_view import BEGIN, VIEW, View
+from connectors.postgres_view import BEGIN, View, told
 from sidecar.errors import SourceUnavailable
 
 _GONE = ("22023", "55000", "42704")  # no such snapshot; its transaction is over; no such file, in version 18
@@ -24,7 +24,8 @@ def joined(session: Session, name: str) -> Iterator[View]:
 
     def take() -> View:
         try:
-            cursor = session.connection.execute("; ".join(part for part in (*begin, session.own_pins(), VIEW) if part))
+            asked = (*begin, session.own_pins(), session.server.view)
+            cursor = session.connection.execute("; ".join(part for part in asked if part))
         except psycopg.Error as error:
             if error.sqlstate not in _GONE:
                 raise
@@ -33,13 +34,8 @@ def joined(session: Session, name: str) -> Iterator[View]:
                 f'{session.where}: the snapshot "{name}" is gone, and so is what was to be read in it: the connection '
                 "that held it has ended"
             ) from None
-        while cursor.nextset():
-            pass
-        row = cursor.fetchone()
-        assert row is not None
-        xmin, xmax, given, now = map(int, row)
         # The clock is that of now, which says nothing of the snapshot: nothing is known from it.
-        return View(xmin, xmax, xmax + given, now, None)
+        return told(cursor)
 
     with session.snapshot(taken=take) as view:
         yield view

@@ -35,13 +35,16 @@ def horizon(view: View, server: Server, memory: Memory, *, versioned: bool, atta
         "history": [list(entry) for entry in _kept(past.history, view)],
         "server": past.server,
         "restores": past.restores,
+        "written": view.reaches,
     }
+    # Positions of other timelines say nothing of this one.
+    reach = view.covers if past.is_known else None, view.reaches
     settled, hold = _settled(past.history, view, server)
     if not versioned:
-        return Horizon(view.now, settled, None, kept, hold=hold)
+        return Horizon(view.now, settled, None, kept, None, hold, "", *reach)
     kept |= {"xmin": view.xmin, "attached": attached.times, "noted": list(attached.noted)}
     era = f"{past.server}#{past.restores}" + (f"+{attached.times}" if attached.times else "")
-    return Horizon(view.now, settled, view.xmin, kept, era, hold, attached.said if past.is_known else "")
+    return Horizon(view.now, settled, view.xmin, kept, era, hold, attached.said if past.is_known else "", *reach)
 
 
 def _settled(history: Sequence[tuple[int, int]], view: View, server: Server) -> tuple[int | None, Hold | None]:
@@ -76,7 +79,7 @@ def _by_number(history: Sequence[tuple[int, int]], view: View) -> int | None:
 class _Past:
     """What is remembered of the server: which it is, how often it was seen to go back, and `(time, next id)`.
 
-    `is_known`: it is the one that was asked before, and has not gone back since.
+    `is_known`: it is the one that was asked before, or a standby of it, and has not gone back since.
     """
 
     server: str
@@ -88,18 +91,27 @@ class _Past:
 def _past(memory: Memory, view: View, server: Server) -> _Past:
     """Return what *memory* says that holds for this server.
 
-    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A standby
-    may be behind another one that was asked before: that is no restore, but the history is of no use there.
+    Ids and WAL never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A
+    standby may be behind another server that was asked before: that is no restore, but the history is of no use there.
+    It may not know of its timeline yet, either.
     """
     held: Any = memory or {}
     history = [(int(time), int(following)) for time, following in held.get("history", [])]
     restores = int(held.get("restores", 0))
-    if held.get("server", server.identity) != server.identity:
+    identity = held.get("server", server.identity)
+    if identity != server.identity and not (server.standby and _is_later(identity, server.identity)):
         return _Past(server.identity, 0, [], is_known=False)
-    if any(following > view.next for _, following in history):
-        return _Past(server.identity, restores if server.standby else restores + 1, [], is_known=server.standby)
+    written = int(held.get("written") or 0)
+    if any(following > view.next for _, following in history) or (view.reaches is not None and view.reaches < written):
+        return _Past(identity, restores if server.standby else restores + 1, [], is_known=server.standby)
     # A time that has not come yet is one of a clock that has been set back since.
-    return _Past(server.identity, restores, [(time, following) for time, following in history if time <= view.now])
+    return _Past(identity, restores, [(time, following) for time, following in history if time <= view.now])
+
+
+def _is_later(identity: str, other: str) -> bool:
+    """Return whether *identity* is a later timeline of the same cluster as *other*."""
+    (cluster, _, timeline), (theirs, _, own) = identity.partition("/"), other.partition("/")
+    return cluster == theirs and timeline > own
 
 
 def _kept(history: Sequence[tuple[int, int]], view: View) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ A snapshot is one transaction, `REPEATABLE READ READ ONLY`: it needs no right bu
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -22,11 +23,19 @@ PLAIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 #
 # A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
 # transactions run. age() counts from the next id to be given out, and so says which that is.
-VIEW = (
+_VIEW = (
     "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
     " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
-    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
+    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, {position}"
+    " FROM pg_catalog.pg_current_snapshot() AS s"
 )
+
+# How far the WAL had come: asked after the snapshot was taken, so what the snapshot shows lies before it.
+_WRITTEN = "(pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
+_REPLAYED_TO = "(pg_catalog.pg_last_wal_replay_lsn() - '0/0')::int8"
+
+_WAL_PAGE = 8192
+_HEADERS = (24, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,8 @@ class View:
     `next` is the id that had not been given out yet. None runs if it is `xmin`. `known` is the instant up to which the
     snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
     it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
-    role may see it.
+    role may see it. What the snapshot shows was written before the position `reaches` in the WAL, and on a standby all
+    that was written before `covers` is in it (None: not told).
     """
 
     xmin: int
@@ -57,12 +67,14 @@ class View:
     now: int
     known: int | None
     running: Running | None = None
+    covers: int | None = None
+    reaches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, and
-    whether the role sees what other sessions do there.
+    """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, whether
+    the role sees what other sessions do there, and whether the server tells how far its WAL has come.
 
     A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
     """
@@ -70,6 +82,13 @@ class Server:
     identity: str
     standby: bool
     sees_sessions: bool
+    tells_positions: bool = False
+
+    @property
+    def view(self) -> str:
+        """The SELECT of what a snapshot is."""
+        told = _REPLAYED_TO if self.standby else _WRITTEN
+        return _VIEW.format(position=told if self.tells_positions else "NULL::int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +101,17 @@ class Own:
 
 NOBODY = Own()
 
-# The timeline of what is being written now; a standby only knows that of its last restart point.
+# The timeline of what is being written now; a standby only knows that of its last restart point, or of the last page
+# that it has had to write since.
 _SERVER = (
     "SELECT system_identifier::text || '/' || CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
-    " pg_catalog.lpad(pg_catalog.to_hex(timeline_id), 8, '0') ELSE"
+    " pg_catalog.lpad(pg_catalog.to_hex(greatest(timeline_id, min_recovery_end_timeline)), 8, '0') ELSE"
     " pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,"
     " pg_catalog.pg_is_in_recovery()"
-    " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
+    " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery()"
 )
+
+_POSITION = f"SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN {_REPLAYED_TO} ELSE {_WRITTEN} END"
 
 _SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 
@@ -137,7 +159,7 @@ SELECT (extract(epoch FROM one.asked) * 1000000)::int8, oldest.began, oldest.who
 # What has not been replayed was written after this. To be read before the snapshot is taken, for the same reason.
 _REPLAYED = (
     "SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::int8,"
-    " pg_catalog.pg_is_in_recovery()"
+    " pg_catalog.pg_is_in_recovery(), {position}"
 )
 
 
@@ -152,7 +174,12 @@ def server(connection: Connection) -> Server:
     assert row is not None
     assert sees is not None
     identity, standby = row
-    return Server(identity, standby, sees[0] and not standby)
+    try:
+        tells = connection.execute(_POSITION).fetchone() is not None
+    except (psycopg.errors.InsufficientPrivilege, psycopg.NotSupportedError, psycopg.errors.UndefinedFunction):
+        # Some of those who offer PostgreSQL write no WAL of their own.
+        tells = False
+    return Server(identity, standby, sees[0] and not standby, tells)
 
 
 def session_of(connection: Connection) -> str | None:
@@ -170,22 +197,39 @@ def take(connection: Connection, reached: Server, pins: str = "", own: Own = NOB
 
     *pins* is a SELECT of settings that are to hold in it. Nothing that *own* sessions do is waited for.
     """
-    running = replayed = None
+    running = replayed = covers = None
     if reached.sees_sessions:
         seen = connection.execute(_RUNNING, (list(own.sessions), list(own.names))).fetchone()
         assert seen is not None
         *what, hidden = seen
         running = None if hidden else Running(*what)
     if reached.standby:
-        last = connection.execute(_REPLAYED).fetchone()
+        position = _REPLAYED_TO if reached.tells_positions else "NULL::int8"
+        last = connection.execute(_REPLAYED.format(position=position)).fetchone()
         assert last is not None
-        replayed, standby = last
+        replayed, standby, covers = last
         if not standby:
             return None
-    cursor = connection.execute("; ".join(part for part in (BEGIN, pins, VIEW) if part))
+    cursor = connection.execute("; ".join(part for part in (BEGIN, pins, reached.view) if part))
+    found = told(cursor)
+    known = replayed if reached.standby else found.now
+    return dataclasses.replace(found, known=known, running=running, covers=covers)
+
+
+def told(cursor: psycopg.Cursor[tuple[Any, ...]]) -> View:
+    """Return what the last of *cursor*'s answers, that to `Server.view`, says of its snapshot."""
     while cursor.nextset():
         pass
     row = cursor.fetchone()
     assert row is not None
-    xmin, xmax, given, now = map(int, row)
-    return View(xmin, xmax, xmax + given, now, replayed if reached.standby else now, running)
+    xmin, xmax, given, now, position = row
+    reaches = None if position is None else _end(position)
+    return View(int(xmin), int(xmax), int(xmax) + int(given), now, None, reaches=reaches)
+
+
+def _end(position: int) -> int:
+    """Return where the last record before *position* ends at the latest: what is written next begins behind the header
+    of its page, and a standby that has replayed all stands before it.
+    """
+    within = position % _WAL_PAGE
+    return position - within if within in _HEADERS else position

@@ -48,7 +48,7 @@ TOGETHER = 1_000
 class Chunk:
     """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
 
-    `era` is the numbering of versions by which the table stood then.
+    `era` is the numbering of versions by which the table stood then; nothing was written after `reached` in the source.
     """
 
     table: str
@@ -59,6 +59,7 @@ class Chunk:
     data: pa.Table
     low: int
     era: str | None = None
+    reached: int | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -156,7 +157,8 @@ def write(
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
     if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
-    after = dataclasses.replace(mark, job=job)
+    reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)
+    after = dataclasses.replace(mark, job=job, reached=reached)
     offset = None
     if len(own):
         fits()

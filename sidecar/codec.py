@@ -121,6 +121,7 @@ def dump_watermark(mark: Watermark) -> str:
             "finished": mark.finished,
             "version": mark.version,
             "born": mark.born,
+            "reached": mark.reached,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -160,6 +161,7 @@ def _loaded(text: str | bytes) -> Watermark:
         finished=raw["finished"],
         version=raw["version"],
         born=raw.get("born", {}),
+        reached=raw.get("reached"),
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 

@@ -268,6 +268,8 @@ class Horizon:
     era      which numbering of versions this is: another one after a restore or a failover; None: no versions
     hold     the oldest transaction that keeps `settled` from being `now`, if any
     joined   in words, what versions say nothing of, where the era is another one for that alone
+    covers   all that was written before this position is in the view; None: the view is sure to be newer than others
+    reaches  nothing that was written after this position is in it; positions of one era grow. None: unknown
     """
 
     now: int
@@ -277,6 +279,8 @@ class Horizon:
     era: str | None = None
     hold: Hold | None = None
     joined: str = ""
+    covers: int | None = None
+    reaches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +370,7 @@ class Watermark:
     and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
     `job` is the backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the
     `backfill_version` under which the table's rows have come. `born` is what the connector says of columns
-    (`Column.born`), by name.
+    (`Column.born`), by name. What has been read was written before the position `reached` (`Horizon.reaches`).
     """
 
     settings: str
@@ -387,6 +391,7 @@ class Watermark:
     finished: str | None = None
     version: str | None = None
     born: Mapping[str, str] = field(default_factory=dict)
+    reached: int | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

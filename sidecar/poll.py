@@ -35,7 +35,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import deliveries, quarantine, recreated, renumbered, rows, set_back, units
+from sidecar.polls import behind, deliveries, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING, Records
@@ -146,7 +146,8 @@ def positioned(connector: SourceConnector, tracked: Tracked, mark: Watermark, vi
     closing = begin(connector, tracked, mark, view).closing
     # Nothing has been due to a poll yet.
     marks = {name: dataclasses.replace(found, due=None) for name, found in closing.items()}
-    return dataclasses.replace(mark, marks=marks, since=view.floor, memory=view.memory, era=view.era)
+    mark = dataclasses.replace(mark, marks=marks, since=view.floor, memory=view.memory, era=view.era)
+    return behind.reaching(mark, view)
 
 
 def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pulse: object) -> None:
@@ -160,9 +161,9 @@ def rest(connector: SourceConnector, tracked: Tracked, store: WatermarkStore, pu
         return
     with connector.snapshot():
         view = connector.horizon(tracked, mark.memory)
-        if renumbered.is_renumbered(mark, view):
+        if renumbered.is_renumbered(mark, view) or behind.is_behind(mark.reached, view):
             return
-        after = _completed(mark, begin(connector, tracked, mark, view))
+        after = behind.reaching(_completed(mark, begin(connector, tracked, mark, view)), view)
     # Asked last: what is written meanwhile may have been seen by some of these questions.
     if after.closed() != mark.closed() and connector.pulse() == pulse:
         store.save(tracked.name, after, NOTHING, lazy=True)
@@ -174,6 +175,7 @@ def with_added(
     """Return *mark*; where columns are new, or are others by the same name, one under which all rows come again."""
     if not recreated.wants_all(tracked, log, mark.born):
         return dataclasses.replace(mark, born=recreated.remembered(mark.born, tracked))
+    behind.refuse(tracked.name, mark.reached, connector.horizon(tracked, mark.memory))
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,
@@ -210,6 +212,8 @@ def looked(
     """Return *mark* as it stands under the numbering of today's view, and that."""
     # What an interrupted poll has seen is newer than what the one before it has.
     view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
+    behind.refuse(tracked.name, mark.reached, view)
+    mark = behind.reaching(mark, view)
     anew, back = renumbered.is_renumbered(mark, view), set_back.is_set_back(tracked, mark, view)
     if anew or back:
         check_schema(tracked, log)

@@ -23,6 +23,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
 from sidecar.model import Memory, Page, Position
+from sidecar.polls import behind
 from sidecar.running.stopping import breaking_off
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ TARGET = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows."""
+    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows.
+
+    `reached` is that of the view in which it is (`Horizon.reaches`).
+    """
 
     job: str
     part: int
@@ -47,6 +51,7 @@ class Work:
     memory: Memory
     adaptive: bool
     era: str | None = None
+    reached: int | None = None
 
 
 class Failed(Exception):
@@ -246,15 +251,19 @@ class Copying:
         while after is not None:
             page, began = after, self._clock.monotonic()
             with failing(name):
-                data = connector.read(page)
+                data, reached = self._rows(connector, work, page)
             # Not what comes after: a chunk may wait long for its turn, and tells nothing of the source by that.
             seconds = self._clock.monotonic() - began
             faults.point("chunk-read")
-            yield chunk_of(work, page, data)
+            yield chunk_of(dataclasses.replace(work, reached=reached), page, data)
             if self._stop.is_set() or name in self._left:
                 return
             after = following(work, page, data, seconds)
             limits[name] = page.limit if after is None else after.limit
+
+    def _rows(self, connector: SourceConnector, work: Work, page: Page) -> tuple[pa.Table, int | None]:
+        """Return *page*'s rows, and what the view in which they were read reaches."""
+        return connector.read(page), work.reached
 
     def _put(self, what: Ready | BaseException | None) -> None:
         while not self._stop.is_set():
@@ -280,6 +289,13 @@ class Borrowing(Copying):
             self._works.put(work)
         self._inline = self._all(self.lead)
 
+    def _rows(self, connector: SourceConnector, work: Work, page: Page) -> tuple[pa.Table, int | None]:
+        with connector.snapshot():
+            # The connection may have been lost since, and the next one have found another server.
+            view = connector.horizon(page.tracked, work.memory)
+            behind.refuse(page.tracked.name, work.reached, view)
+            return connector.read(page), view.reaches
+
 
 @contextlib.contextmanager
 def failing(table: str) -> Iterator[None]:
@@ -292,7 +308,7 @@ def failing(table: str) -> Iterator[None]:
 
 def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
     """Return *data*, which was read of *work* as *page*, as it is handed on."""
-    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era, work.reached)
 
 
 def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:

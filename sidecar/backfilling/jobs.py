@@ -240,9 +240,11 @@ class Jobs:
             self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
             low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
             size = tracked.chunk_size or FIRST_CHUNK
+            with failing(tracked.name):
+                reached = copying.lead.horizon(tracked, mark.memory).reaches
             for number, page in backfill.pages(tracked, job, request.scope, size):
                 adaptive = tracked.chunk_size is None
-                works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era))
+                works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era, reached))
         with failing(settled[0][0].name):
             copying.begin(works)
         self._is_shared = shared

@@ -24,7 +24,7 @@ from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
 from sidecar.log import bases
 from sidecar.model import DELETE, INSERT, METADATA, Among, Page, Position, Scope, Tracked, Watermark
-from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls import behind, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import change_schema
 from sidecar.polls.evolution import conformed, widens
 from sidecar.state import WatermarkStore
@@ -163,7 +163,9 @@ def _gone(
     with connector.snapshot():
         view = connector.horizon(tracked, mark.memory)
         seen = [mark.polled, mark.progress.horizon.now if mark.progress is not None else None]
-        if renumbered.is_renumbered(mark, view) or any(at is not None and view.now < at for at in seen):
+        if behind.is_behind(mark.reached, view) or renumbered.is_renumbered(mark, view):
+            return
+        if any(at is not None and view.now < at for at in seen):
             return
         asked = tuple(row.key for row in polled.values())
         there: set[bytes] = set()

@@ -15,8 +15,8 @@ from connectors import postgres_literals as literals
 from connectors import postgres_types as types
 from connectors import postgres_values as values_
 from connectors.postgres import PostgresConnector
-from connectors.postgres_horizon import _by_number, _kept, _settled
-from connectors.postgres_view import Running, Server, View
+from connectors.postgres_horizon import _by_number, _kept, _settled, horizon
+from connectors.postgres_view import Running, Server, View, _end
 from sidecar import cursor
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
@@ -173,3 +173,41 @@ def test_the_oldest_of_sessions_and_prepared_transactions_holds_the_horizon(
     found, hold = _settled([(50, 9), (80, 11)], view, Server("s", False, running is not None))
     assert found == settled
     assert hold == (None if by is None else Hold(settled, by))
+
+
+CLUSTER = "7000000000000000001"
+ONE, TWO = f"{CLUSTER}/00000001", f"{CLUSTER}/00000002"
+
+
+def at(position: int) -> View:
+    return View(10, 12, 15, 100, 100, covers=position, reaches=position)
+
+
+def test_a_standby_that_does_not_know_of_a_new_timeline_yet_is_a_server_that_may_lag() -> None:
+    """It says which timeline it follows only once it has written something down of it."""
+    primary = horizon(at(500), Server(TWO, standby=False, sees_sessions=False), None, versioned=True)
+    standby = horizon(at(400), Server(ONE, standby=True, sees_sessions=False), primary.memory, versioned=True)
+    assert (standby.era, standby.covers, standby.reaches) == (primary.era, 400, 400)
+    # One of a later timeline took over, one of another cluster is another database, and positions say nothing there.
+    for identity in (f"{CLUSTER}/0000000A", "7000000000000000002/00000001"):
+        other = horizon(at(400), Server(identity, standby=True, sees_sessions=False), primary.memory, versioned=True)
+        assert other.era != primary.era
+        assert other.covers is None
+
+
+def test_a_primary_whose_wal_has_gone_back_was_restored_and_a_standby_s_has_only_to_catch_up() -> None:
+    first = horizon(at(500), Server(ONE, standby=False, sees_sessions=False), None, versioned=True)
+    restored = horizon(at(499), Server(ONE, standby=False, sees_sessions=False), first.memory, versioned=True)
+    assert restored.era != first.era
+    assert restored.covers is None
+    level = horizon(at(500), Server(ONE, standby=False, sees_sessions=False), first.memory, versioned=True)
+    assert level.era == first.era
+    behind = horizon(at(499), Server(ONE, standby=True, sees_sessions=False), first.memory, versioned=True)
+    assert (behind.era, behind.covers) == (first.era, 499)
+
+
+@pytest.mark.parametrize(
+    ("position", "end"), [(8192 + 24, 8192), (8192 + 40, 8192), (8192, 8192), (8192 + 48, 8192 + 48), (100, 100)]
+)
+def test_behind_the_header_of_an_empty_page_nothing_has_been_written(position: int, end: int) -> None:
+    assert _end(position) == end
