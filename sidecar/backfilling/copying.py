@@ -23,7 +23,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
 from sidecar.model import Memory, Page, Position
-from sidecar.polls import behind
+from sidecar.polls import behind, twins
 from sidecar.running.stopping import breaking_off
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Copying:
 
     def _rows(self, connector: SourceConnector, work: Work, page: Page) -> tuple[pa.Table, int | None]:
         """Return *page*'s rows, and what the view in which they were read reaches."""
-        return connector.read(page), work.reached
+        return twins.read(connector, page), work.reached
 
     def _put(self, what: Ready | BaseException | None) -> None:
         while not self._stop.is_set():
@@ -294,7 +294,7 @@ class Borrowing(Copying):
             # The connection may have been lost since, and the next one have found another server.
             view = connector.horizon(page.tracked, work.memory)
             behind.refuse(page.tracked.name, work.reached, view)
-            return connector.read(page), view.reaches
+            return twins.read(connector, page), view.reaches
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.log import storage
 from sidecar.log.storage import AnyPath
 from sidecar.model import Page
+from sidecar.polls import twins
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def take(order: Order) -> str:
                 page = order.page
                 while page is not None and len(staged) < order.chunks and left > 0 and clock.monotonic() < end:
                     began = clock.monotonic()
-                    data = connector.read(page)
+                    data = twins.read(connector, page)
                     took = clock.monotonic() - began
                     staged.append((page.limit, _packed(page), _put(folder, data)))
                     faults.point("chunk-read")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.connector import SourceConnector
 from sidecar.model import Page
+from sidecar.polls import twins
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,17 +26,17 @@ class Reader:
         """Return *page*'s rows."""
         expected, self._ahead = self._ahead, None
         if expected is None:
-            return self._connector.read(page)
+            return twins.read(self._connector, page)
         asked, future = expected
         # Never two reads at once: one that turns out not to be wanted is waited for.
         rows = future.result()
-        return rows if asked == page else self._connector.read(page)
+        return rows if asked == page else twins.read(self._connector, page)
 
     def expect(self, page: Page) -> None:
         """Begin to read *page*, which is asked for next."""
         if self._connector.reads_ahead:
             self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="sidecar-read")
-            self._ahead = page, self._pool.submit(self._connector.read, page)
+            self._ahead = page, self._pool.submit(twins.read, self._connector, page)
 
     def __enter__(self) -> Reader:
         return self

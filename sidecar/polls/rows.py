@@ -101,10 +101,10 @@ def _one_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def from_page(page: Page, data: pa.Table) -> tuple[Rows, Position | None]:
     """Return what a connector sent for *page*, and the position after it (None without rows).
 
-    SettingsError if a key stands twice, or holds a NULL: such a key does not tell rows apart.
+    SettingsError if a key holds a NULL: such a key does not tell rows apart.
     """
     tracked = page.tracked
-    _check_keys(tracked, data)
+    _refuse_nulls(tracked, data)
     names = (
         *((CURSOR if CURSOR in data.column_names else page.scan.cursor,) if page.scan.cursor else ()),
         *tracked.key,
@@ -291,22 +291,10 @@ def refuse_placeholders(found: Rows) -> None:
     )
 
 
-def _check_keys(tracked: Tracked, data: pa.Table) -> None:
+def _refuse_nulls(tracked: Tracked, data: pa.Table) -> None:
     for name in tracked.key:
         if data.column(name).null_count:
             raise SettingsError(
                 f'table "{tracked.name}": key column "{name}" holds a NULL, so rows cannot be told apart by it. '
                 "Choose a primary_key of columns that are never NULL."
             )
-    if tracked.key_is_unique or not len(data):
-        return
-    counts = data.group_by(list(tracked.key)).aggregate([([], "count_all")])
-    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if len(twice):
-        key = ", ".join(
-            f"{n}={v!r}" for n, v in zip(tracked.key, next(iter(codec.rows(twice, tracked.key))), strict=True)
-        )
-        raise SettingsError(
-            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Rows are told apart by a '
-            "key that is unique: add the columns that make it so to primary_key."
-        )
