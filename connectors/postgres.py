@@ -3,11 +3,11 @@
 What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
 transactions it knows. Sessions are in `postgres_session.py`, snapshots in `postgres_view.py`, the catalog in
 `postgres_catalog.py`, SELECTs in `postgres_query.py`, the two readers in `postgres_read.py`, what becomes of their
-answers in `postgres_answer.py`, types in `postgres_types.py`, values that arrive as text in `postgres_values.py`,
-literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`. What a backfill asks for
-besides: parts of a table in `postgres_scope.py`, keys that divide it in `postgres_split.py`, a snapshot that
-connections share in `postgres_copying.py`, whether there is one for connectorx in `postgres_room.py`, and how hard the
-server is at work in `postgres_strain.py`.
+answers in `postgres_answer.py`, what a snapshot cannot see in `postgres_rewritten.py`, types in `postgres_types.py`,
+values that arrive as text in `postgres_values.py`, literals in `postgres_literals.py`, and what `sidecar check` says in
+`postgres_check.py`. What a backfill asks for besides: parts of a table in `postgres_scope.py`, keys that divide it in
+`postgres_split.py`, a snapshot that connections share in `postgres_copying.py`, whether there is one for connectorx in
+`postgres_room.py`, and how hard the server is at work in `postgres_strain.py`.
 """
 
 from __future__ import annotations
