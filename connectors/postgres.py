@@ -170,7 +170,7 @@ class PostgresConnector(SourceConnector):
         return ". ".join(catalog.FILTERED) if catalog.is_filtered(self._session, table) else None
 
     def pulse(self) -> object | None:
-        """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.
+        """Return the server's start, last crash and next transaction id, if none runs: nothing can have changed.
 
         What a view or a foreign table shows may change without a transaction here, so with such tables it is unknown.
         """
@@ -181,7 +181,7 @@ class PostgresConnector(SourceConnector):
             " pg_catalog.pg_snapshot_xmax(s)::text, pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)"
             " FROM pg_catalog.pg_current_snapshot() AS s"
         )[0]
-        return f"{started} {xmax}" if xmin == xmax and given == 0 else None
+        return f"{started} {self._session.server.crash} {xmax}" if xmin == xmax and given == 0 else None
 
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)

@@ -37,7 +37,7 @@ def joined(session: Session, name: str) -> Iterator[View]:
             pass
         row = cursor.fetchone()
         assert row is not None
-        xmin, xmax, given, now = map(int, row)
+        xmin, xmax, given, now, _ = map(int, row)
         # The clock is that of now, which says nothing of the snapshot: nothing is known from it.
         return View(xmin, xmax, xmax + given, now, None)
 

@@ -36,6 +36,8 @@ def horizon(view: View, server: Server, memory: Memory, *, versioned: bool, atta
         "server": past.server,
         "restores": past.restores,
     }
+    if not view.lasting:
+        kept["unless"] = server.crash
     settled, hold = _settled(past.history, view, server)
     if not versioned:
         return Horizon(view.now, settled, None, kept, hold=hold)
@@ -88,15 +90,17 @@ class _Past:
 def _past(memory: Memory, view: View, server: Server) -> _Past:
     """Return what *memory* says that holds for this server.
 
-    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A standby
-    may be behind another one that was asked before: that is no restore, but the history is of no use there.
+    Ids never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline, and for a
+    crash that undoes what was seen and not on disk yet, after which they may be past that again. A standby may be
+    behind another one that was asked before: that is no restore, but the history is of no use there.
     """
     held: Any = memory or {}
     history = [(int(time), int(following)) for time, following in held.get("history", [])]
     restores = int(held.get("restores", 0))
     if held.get("server", server.identity) != server.identity:
         return _Past(server.identity, 0, [], is_known=False)
-    if any(following > view.next for _, following in history):
+    crashed = not server.standby and held.get("unless", server.crash) != server.crash
+    if crashed or any(following > view.next for _, following in history):
         return _Past(server.identity, restores if server.standby else restores + 1, [], is_known=server.standby)
     # A time that has not come yet is one of a clock that has been set back since.
     return _Past(server.identity, restores, [(time, following) for time, following in history if time <= view.now])

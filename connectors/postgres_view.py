@@ -22,10 +22,14 @@ PLAIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 #
 # A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
 # transactions run. age() counts from the next id to be given out, and so says which that is.
+#
+# With synchronous_commit off, others see what is not on disk yet. A standby is only sent what is.
 VIEW = (
     "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
     " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
-    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_current_snapshot() AS s"
+    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, CASE WHEN pg_catalog.pg_is_in_recovery()"
+    " OR pg_catalog.pg_current_wal_flush_lsn() >= pg_catalog.pg_current_wal_insert_lsn() THEN 1 ELSE 0 END"
+    " FROM pg_catalog.pg_current_snapshot() AS s"
 )
 
 
@@ -48,7 +52,7 @@ class View:
     `next` is the id that had not been given out yet. None runs if it is `xmin`. `known` is the instant up to which the
     snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
     it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
-    role may see it.
+    role may see it. `lasting`: no crash can undo what it sees.
     """
 
     xmin: int
@@ -57,6 +61,7 @@ class View:
     now: int
     known: int | None
     running: Running | None = None
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,14 @@ class Server:
     """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, and
     whether the role sees what other sessions do there.
 
-    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
+    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster. What a crash undoes
+    leaves no such trace: `crash` is another one after each.
     """
 
     identity: str
     standby: bool
     sees_sessions: bool
+    crash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,12 @@ _SERVER = (
     " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint()"
 )
 
-_SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
+# What the server counts is thrown away in a crash, and in no other restart. Before version 15 it takes long to ask.
+_STATE = (
+    "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'), {}::text",
+    "pg_catalog.pg_stat_get_bgwriter_stat_reset_time()",
+    "pg_catalog.pg_postmaster_start_time()",
+)
 
 # Anyone may see of a session of their own when it began.
 _SESSION = (
@@ -148,11 +160,13 @@ def server(connection: Connection) -> Server:
     except psycopg.errors.InsufficientPrivilege:
         # Not every provider lets everyone ask.
         row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
-    sees = connection.execute(_SEES).fetchone()
+    select, since_crash, since_start = _STATE
+    state = connection.execute(select.format(since_crash if connection.info.server_version >= 150000 else since_start))
+    told = state.fetchone()
     assert row is not None
-    assert sees is not None
-    identity, standby = row
-    return Server(identity, standby, sees[0] and not standby)
+    assert told is not None
+    (identity, standby), (sees, crash) = row, told
+    return Server(identity, standby, sees and not standby, crash)
 
 
 def session_of(connection: Connection) -> str | None:
@@ -187,5 +201,6 @@ def take(connection: Connection, reached: Server, pins: str = "", own: Own = NOB
         pass
     row = cursor.fetchone()
     assert row is not None
-    xmin, xmax, given, now = map(int, row)
-    return View(xmin, xmax, xmax + given, now, replayed if reached.standby else now, running)
+    xmin, xmax, given, now, lasting = map(int, row)
+    known = replayed if reached.standby else now
+    return View(xmin, xmax, xmax + given, now, known, running, lasting=bool(lasting))
