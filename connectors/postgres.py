@@ -3,11 +3,11 @@
 What makes its polls exact is that every row names the transaction that wrote it (xmin), and every snapshot which
 transactions it knows. Sessions are in `postgres_session.py`, snapshots in `postgres_view.py`, the catalog in
 `postgres_catalog.py`, SELECTs in `postgres_query.py`, the two readers in `postgres_read.py`, what becomes of their
-answers in `postgres_answer.py`, types in `postgres_types.py`, values that arrive as text in `postgres_values.py`,
-literals in `postgres_literals.py`, and what `sidecar check` says in `postgres_check.py`. What a backfill asks for
-besides: parts of a table in `postgres_scope.py`, keys that divide it in `postgres_split.py`, a snapshot that
-connections share in `postgres_copying.py`, whether there is one for connectorx in `postgres_room.py`, and how hard the
-server is at work in `postgres_strain.py`.
+answers in `postgres_answer.py`, what a snapshot cannot see in `postgres_rewritten.py`, types in `postgres_types.py`,
+values that arrive as text in `postgres_values.py`, literals in `postgres_literals.py`, and what `sidecar check` says in
+`postgres_check.py`. What a backfill asks for besides: parts of a table in `postgres_scope.py`, keys that divide it in
+`postgres_split.py`, a snapshot that connections share in `postgres_copying.py`, whether there is one for connectorx in
+`postgres_room.py`, and how hard the server is at work in `postgres_strain.py`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class PostgresConnector(SourceConnector):
         return ". ".join(catalog.FILTERED) if catalog.is_filtered(self._session, table) else None
 
     def pulse(self) -> object | None:
-        """Return the server's start and its next transaction id, if no transaction runs: nothing can have changed.
+        """Return the server's start, last crash and next transaction id, if none runs: nothing can have changed.
 
         What a view or a foreign table shows may change without a transaction here, so with such tables it is unknown.
         """
@@ -181,7 +181,7 @@ class PostgresConnector(SourceConnector):
             " pg_catalog.pg_snapshot_xmax(s)::text, pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)"
             " FROM pg_catalog.pg_current_snapshot() AS s"
         )[0]
-        return f"{started} {xmax}" if xmin == xmax and given == 0 else None
+        return f"{started} {self._session.server.crash} {xmax}" if xmin == xmax and given == 0 else None
 
     def outline(self, table: Table) -> object | None:
         return catalog.outline(self._session, table)

@@ -39,6 +39,8 @@ def horizon(view: View, server: Server, memory: Memory, *, versioned: bool, atta
     }
     # Positions of other timelines say nothing of this one.
     reach = view.covers if past.is_known else None, view.reaches
+    if not view.lasting:
+        kept["unless"] = server.crash
     settled, hold = _settled(past.history, view, server)
     if not versioned:
         return Horizon(view.now, settled, None, kept, None, hold, "", *reach)
@@ -91,9 +93,10 @@ class _Past:
 def _past(memory: Memory, view: View, server: Server) -> _Past:
     """Return what *memory* says that holds for this server.
 
-    Ids and WAL never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline. A
-    standby may be behind another server that was asked before: that is no restore, but the history is of no use there.
-    It may not know of its timeline yet, either.
+    Ids and WAL never go back on one server, but for a restored copy of its disk, which keeps cluster and timeline, and
+    for a crash that undoes what was seen and not on disk yet, after which they may be past that again. A standby may be
+    behind another server that was asked before: that is no restore, but the history is of no use there. It may not know
+    of its timeline yet, either.
     """
     held: Any = memory or {}
     history = [(int(time), int(following)) for time, following in held.get("history", [])]
@@ -101,8 +104,9 @@ def _past(memory: Memory, view: View, server: Server) -> _Past:
     identity = held.get("server", server.identity)
     if identity != server.identity and not (server.standby and _is_later(identity, server.identity)):
         return _Past(server.identity, 0, [], is_known=False)
-    written = int(held.get("written") or 0)
-    if any(following > view.next for _, following in history) or (view.reaches is not None and view.reaches < written):
+    crashed = not server.standby and held.get("unless", server.crash) != server.crash
+    is_back = view.reaches is not None and view.reaches < int(held.get("written") or 0)
+    if crashed or is_back or any(following > view.next for _, following in history):
         return _Past(identity, restores if server.standby else restores + 1, [], is_known=server.standby)
     # A time that has not come yet is one of a clock that has been set back since.
     return _Past(identity, restores, [(time, following) for time, following in history if time <= view.now])

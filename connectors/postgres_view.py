@@ -23,16 +23,19 @@ PLAIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 #
 # A snapshot's xmax is one past the last transaction that is *over*: ids above it may have been given out, and their
 # transactions run. age() counts from the next id to be given out, and so says which that is.
+#
+# With synchronous_commit off, others see what is not on disk yet. A standby is only sent what is.
 _VIEW = (
     "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text,"
     " pg_catalog.age(pg_catalog.pg_snapshot_xmax(s)::xid)::text,"
-    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, {position}"
+    " (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, {position}, {lasting}"
     " FROM pg_catalog.pg_current_snapshot() AS s"
 )
 
 # How far the WAL had come: asked after the snapshot was taken, so what the snapshot shows lies before it.
 _WRITTEN = "(pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
 _REPLAYED_TO = "(pg_catalog.pg_last_wal_replay_lsn() - '0/0')::int8"
+_LASTING = "pg_catalog.pg_current_wal_flush_lsn() >= pg_catalog.pg_current_wal_insert_lsn()"
 
 _WAL_PAGE = 8192
 _HEADERS = (24, 40)
@@ -58,7 +61,7 @@ class View:
     snapshot knows what has happened: `now` on a primary; on a standby, which may be far behind, that of the last commit
     it has replayed, by the primary's clock (None: none yet). `running` is what else was seen just before, where the
     role may see it. What the snapshot shows was written before the position `reaches` in the WAL, and on a standby all
-    that was written before `covers` is in it (None: not told).
+    that was written before `covers` is in it (None: not told). `lasting`: no crash can undo what it sees.
     """
 
     xmin: int
@@ -69,6 +72,7 @@ class View:
     running: Running | None = None
     covers: int | None = None
     reaches: int | None = None
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +80,23 @@ class Server:
     """Which server a connection reached: its cluster and timeline, as far as it tells, whether it is a standby, whether
     the role sees what other sessions do there, and whether the server tells how far its WAL has come.
 
-    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster.
+    A failover, and a restore by WAL, begin a new timeline; a dump that is read back, a new cluster. What a crash undoes
+    leaves no such trace: `crash` is another one after each.
     """
 
     identity: str
     standby: bool
     sees_sessions: bool
     tells_positions: bool = False
+    crash: str = ""
 
     @property
     def view(self) -> str:
         """The SELECT of what a snapshot is."""
-        told = _REPLAYED_TO if self.standby else _WRITTEN
-        return _VIEW.format(position=told if self.tells_positions else "NULL::int8")
+        position, lasting = (_REPLAYED_TO, "true") if self.standby else (_WRITTEN, _LASTING)
+        if not self.tells_positions:
+            position, lasting = "NULL::int8", "false"
+        return _VIEW.format(position=position, lasting=lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +119,17 @@ _SERVER = (
     " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery()"
 )
 
-_POSITION = f"SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN {_REPLAYED_TO} ELSE {_WRITTEN} END"
+_POSITION = (
+    f"SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN {_REPLAYED_TO}::text"
+    f" ELSE pg_catalog.concat({_WRITTEN}, {_LASTING}) END"
+)
 
-_SEES = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
+# What the server counts is thrown away in a crash, and in no other restart. Before version 15 it takes long to ask.
+_STATE = (
+    "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'), {}::text",
+    "pg_catalog.pg_stat_get_bgwriter_stat_reset_time()",
+    "pg_catalog.pg_postmaster_start_time()",
+)
 
 # Anyone may see of a session of their own when it began.
 _SESSION = (
@@ -170,16 +186,18 @@ def server(connection: Connection) -> Server:
     except psycopg.errors.InsufficientPrivilege:
         # Not every provider lets everyone ask.
         row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
-    sees = connection.execute(_SEES).fetchone()
+    select, since_crash, since_start = _STATE
+    since = since_crash if connection.info.server_version >= 150000 else since_start
+    state = connection.execute(select.format(since)).fetchone()
     assert row is not None
-    assert sees is not None
-    identity, standby = row
+    assert state is not None
+    (identity, standby), (sees, crash) = row, state
     try:
         tells = connection.execute(_POSITION).fetchone() is not None
     except (psycopg.errors.InsufficientPrivilege, psycopg.NotSupportedError, psycopg.errors.UndefinedFunction):
         # Some of those who offer PostgreSQL write no WAL of their own.
         tells = False
-    return Server(identity, standby, sees[0] and not standby, tells)
+    return Server(identity, standby, sees and not standby, tells, crash)
 
 
 def session_of(connection: Connection) -> str | None:
@@ -222,9 +240,9 @@ def told(cursor: psycopg.Cursor[tuple[Any, ...]]) -> View:
         pass
     row = cursor.fetchone()
     assert row is not None
-    xmin, xmax, given, now, position = row
+    xmin, xmax, given, now, position, lasting = row
     reaches = None if position is None else _end(position)
-    return View(int(xmin), int(xmax), int(xmax) + int(given), now, None, reaches=reaches)
+    return View(int(xmin), int(xmax), int(xmax) + int(given), now, None, reaches=reaches, lasting=lasting)
 
 
 def _end(position: int) -> int:

@@ -151,11 +151,8 @@ class SQLiteConnector(SourceConnector):
     def pulse(self) -> object | None:
         with self._lock:
             found = self.file.look()
-            try:
-                version = self.file.connection().execute("PRAGMA data_version").fetchone()[0]
-            except sqlite3.Error as error:
-                self.file.fail(error)
-            # data_version means something on its own connection only; the times catch a copy over the file in place.
+            version = self.file.version()
+            # The times catch a copy over the file in place.
             state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             return (self.file.generation, *state, version)
 

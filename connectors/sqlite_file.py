@@ -53,6 +53,7 @@ class File:
         self.generation = 0
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None
+        self._version: int | None = None
         self._had_tables = False
         self._deadline: float | None = None
         self._held: sqlite3.Connection | None = None
@@ -80,11 +81,31 @@ class File:
                 log.info("source %s: shorter than before (%d bytes, was %d); opening it again",
                          self.path, now.st_size, before.st_size)  # fmt: skip
                 self.close()
+            elif self._is_written_past(before, now):
+                self.close()
         if self._connection is None:
             self._open()
         else:
             self._identity = now
         return now
+
+    def version(self) -> int:
+        """Return what is another number once anything was committed; it means something on this connection only."""
+        try:
+            return _version(self.connection())
+        except sqlite3.Error as error:
+            self.fail(error)
+
+    def _is_written_past(self, before: os.stat_result, now: os.stat_result) -> bool:
+        """Return whether the file was written, and SQLite knows of no commit.
+
+        An older copy that was put over it, and written to since, may have come to the same header again: then SQLite
+        takes pages that it has in memory for those of today.
+        """
+        if (now.st_mtime_ns, now.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns):
+            return False
+        known, self._version = self._version, self.version()
+        return known == self._version
 
     @contextlib.contextmanager
     def reading(self, table: str | None = None) -> Iterator[sqlite3.Connection]:
@@ -198,6 +219,7 @@ class File:
             connection.execute("PRAGMA query_only = 1")
             connection.set_progress_handler(self._overdue, _STEPS)
             tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            self._version = _version(connection)
             self._whole(connection, before)
         except sqlite3.Error as error:
             try:
@@ -277,6 +299,10 @@ class File:
             "this user). Let the application keep the database open; or let this user write to the directory; or, as "
             "its owner, set PRAGMA journal_mode = DELETE"
         )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 def _end(connection: sqlite3.Connection) -> None:

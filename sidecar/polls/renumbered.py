@@ -40,9 +40,9 @@ def said(tracked: Tracked, view: Horizon) -> str:
             "another kind of table now. Rows are told apart by their content"
         )
     return (
-        "the server was restored or failed over. What it may have written about that time is read again and compared "
-        "with the log. Rows that it has lost stay in the log; to begin afresh: sidecar watermark reset "
-        f"{tracked.name}"
+        "the server was restored or failed over, or a crash undid its last commits. What it may have written about "
+        "that time is read again and compared with the log. Rows that it has lost stay in the log; to begin afresh: "
+        f"sidecar watermark reset {tracked.name}"
     )
 
 

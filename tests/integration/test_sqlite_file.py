@@ -292,6 +292,26 @@ def test_a_file_put_in_its_place_is_read_from_the_next_look_on(
     connector.close()
 
 
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_an_older_copy_over_the_file_is_read_though_its_header_is_the_same_again(tmp_path: Path, mode: str) -> None:
+    path = make(tmp_path / "shop.db", mode)
+    before = path.read_bytes()
+
+    def write(statement: str) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+        connection.close()
+
+    write(ADD)
+    connector = opened(path)
+    assert ids(connector) == [1, 2, 3]
+    path.write_bytes(before)
+    # As many commits as there were since the copy was made: what tells SQLite that its pages in memory are old.
+    write(ADD.replace("3", "4"))
+    assert ids(connector) == [1, 2, 4]
+    connector.close()
+
+
 def test_a_file_that_goes_away_is_unavailable_until_it_is_back(tmp_path: Path) -> None:
     path = make(tmp_path / "shop.db")
     connector = opened(path)
