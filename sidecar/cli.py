@@ -25,7 +25,7 @@ from sidecar.terminal.cli_parts import (
     stopping,
 )
 from sidecar.terminal.cli_position import schema, watermark
-from sidecar.terminal.tables import printed, terminal_width
+from sidecar.terminal.tables import printable, printed, terminal_width
 
 INTERRUPTED = 130
 SHOWN = 50
@@ -145,10 +145,16 @@ def status(
 ) -> None:
     """Show where each table stands; also while a runner is at work.
 
-    Watermark: the greatest cursor value seen. Polled: how long ago the copy was level with the source.
+    Watermark: the greatest cursor value seen. Polled: how long ago the copy was level with the source; - before its
+    first load is complete.
 
     Offset: the last segment of the change log. Sinks: how far each has come.
-    State: the last error, or the source's transaction that has held the table back for over a minute.
+
+    State: ok, what is under way, or the source's transaction that has held the table back for over a minute.
+
+    Each error stands below the table, on a line of its own; also why a table that the settings ask for is not followed.
+
+    Exit 0 whatever it shows: sidecar check exits 1 on an error.
 
     Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
     """
@@ -162,6 +168,8 @@ def status(
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif found:
         printed(show.status_table(found))
+        for at, line in enumerate(show.status_errors(found)):
+            print(("" if at else "\n") + printable(line))
     else:
         print("nothing has been polled yet: sidecar run")
 

@@ -24,6 +24,7 @@ from sidecar.connector import SourceConnector
 from sidecar.cursor import NONE, Flags, ceiling
 from sidecar.errors import SettingsError
 from sidecar.model import (
+    ALL,
     INFINITY,
     PASSES,
     Horizon,
@@ -187,6 +188,7 @@ def with_added(
     empty = change_schema(tracked).empty_table()
     log.append(mark.offset, empty, mark, NOTHING, committed=connector.source.clock.now(), origin="poll", moved=True)
     store.save(tracked.name, mark, NOTHING, forget_all=True)
+    quarantine.clear(log, tracked.key, ALL, mark.offset)
     return mark
 
 
@@ -272,6 +274,7 @@ def _page(
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
     good, aside = quarantine.sorted_out(fresh)
+    aside = quarantine.still_out(log, aside, mark.shape)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
     # or not. Later segments speak of the new numbers and columns, and it must not be told by what was before.

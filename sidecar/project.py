@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -100,13 +100,13 @@ class Sidecar:
     def track_apart(self) -> Mapping[str, SettingsError]:
         """Follow the tables that can be, where others cannot; return by name why these cannot."""
         found, broken = followed.resolve_apart(self.settings, self.connector, self.store.tables())
+        standing.note(self.store, [t.name for t in found], broken)
         self.__dict__["tracked"] = self._outlined(found)
         return broken
 
-    def _outlined(self, found: Iterable[Tracked]) -> Mapping[str, Tracked]:
-        tables = {t.name: t for t in found}
-        self.outlines = {name: self.connector.outline(t.table) for name, t in tables.items()}
-        return tables
+    def _outlined(self, found: Collection[Tracked]) -> Mapping[str, Tracked]:
+        self.outlines = {t.name: self.connector.outline(t.table) for t in found}
+        return {t.name: t for t in found}
 
     @property
     def store(self) -> WatermarkStore:

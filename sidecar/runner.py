@@ -249,8 +249,6 @@ class Runner:
         for table, reason in broken.items():
             self._telling.stops(table, reason)
             self._failed(table, reason)
-            if table in self.sidecar.store.tables():
-                self.sidecar.store.note(table, str(reason))
             self._stale = True
 
     # -- one table -----------------------------------------------------------------------------------------------------

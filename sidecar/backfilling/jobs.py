@@ -324,7 +324,7 @@ class Jobs:
         assert mark is not None
         assert mark.job is not None
         job = mark.job
-        if request.kind == "quarantined":
+        if request.kind == "quarantined" or request.scope == ALL:
             # What could not be kept this time, either, is set aside anew.
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:

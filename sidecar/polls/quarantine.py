@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from sidecar import faults
@@ -23,8 +24,8 @@ from sidecar.clock import iso
 from sidecar.cursor import Flags
 from sidecar.errors import SettingsError
 from sidecar.log.files import make_folder, write_durably
-from sidecar.model import BAD, Position, Scalar, Scope, Tracked
-from sidecar.polls.rows import Rows
+from sidecar.model import ALL, BAD, Position, Scalar, Scope, Tracked
+from sidecar.polls.rows import Rows, shape
 
 log_ = logging.getLogger("sidecar")
 
@@ -63,6 +64,33 @@ def sorted_out(found: Rows) -> tuple[Rows, Rows | None]:
     return found.take(~is_bad), odd
 
 
+def still_out(log: ChangeLog, aside: Rows | None, before: Sequence[str]) -> Rows | None:
+    """Return the rows *aside* that are to be set aside: not those that are already, and that are met again only because
+    the table's columns were *before* and are others now. A row is the same if it is in all columns that it still has.
+    """
+    if aside is None or tuple(before) in ((), shape(aside.data)):
+        return aside
+    met = [(bad, _key_of(bad.row, aside.tracked.key)) for bad in _bad(aside)]
+    held = _newest(log, aside.tracked.key, {key for _, key in met})
+    is_held = [key in held and _is_same(held[key], bad.row) for bad, key in met]
+    return None if all(is_held) else aside.take(~np.array(is_held, dtype=bool))
+
+
+def _newest(log: ChangeLog, key: Sequence[str], wanted: Set[Position]) -> dict[Position, Mapping[str, Any]]:
+    """Return, by key, the newest of the rows with a *wanted* key that have been set aside."""
+    found: dict[Position, Mapping[str, Any]] = {}
+    for path in sorted(folder(log).glob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            for row in (json.loads(line)["row"] for line in file):
+                if row.keys() >= {*key} and (at := _key_of(row, key)) in wanted:
+                    found[at] = row
+    return found
+
+
+def _is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return all(value == before.get(name) for name, value in now.items())
+
+
 def set_aside(log: ChangeLog, offset: int, aside: Rows | None, at: int) -> None:
     """Write the rows *aside* that belong to segment *offset*, which is still to be written, to a file of its number."""
     path = folder(log) / f"{offset:020d}.jsonl"
@@ -79,11 +107,13 @@ def set_aside(log: ChangeLog, offset: int, aside: Rows | None, at: int) -> None:
                 file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     write_durably(path, write)
-    first = next(_bad(aside))
+    causes = "; ".join(
+        f'column "{name}" {reason} ({_rows(number)}, first key: {_key(aside.tracked, first)})'
+        for (name, reason), (number, first) in _causes(aside).items()
+    )
     log_.warning(
-        'table "%s": %d rows are set aside in %s: column "%s" %s (first key: %s). Once corrected and stamped anew '
-        "they are delivered",
-        log.table, len(aside), path, *next(iter(first.reasons.items())), _key(aside.tracked, first),
+        'table "%s": %s set aside in %s: %s. Once corrected and stamped anew, rows are delivered',
+        log.table, "1 row is" if len(aside) == 1 else f"{len(aside):,} rows are", path, causes,
     )  # fmt: skip
     faults.point("rows-set-aside")
 
@@ -122,7 +152,7 @@ def clear(log: ChangeLog, key: Sequence[str], scope: Scope, through: int) -> Non
     for path in folder(log).glob("*.jsonl"):
         if path.stem.isdigit() and int(path.stem) <= through:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            left = [line for line in lines if _key_in(line, key) not in read]
+            left = [] if scope == ALL else [line for line in lines if _key_in(line, key) not in read]
             if not left:
                 path.unlink(missing_ok=True)
             elif len(left) < len(lines):
@@ -135,7 +165,10 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _key_in(line: str, key: Sequence[str]) -> Position:
-    row = json.loads(line)["row"]
+    return _key_of(json.loads(line)["row"], key)
+
+
+def _key_of(row: Mapping[str, Any], key: Sequence[str]) -> Position:
     return tuple(_plain(row[name]) for name in key)
 
 
@@ -158,17 +191,25 @@ def _bad(rows: Rows) -> Iterator[_Bad]:
 
 
 def _warn(tracked: Tracked, odd: Rows) -> None:
-    first: dict[str, _Bad] = {}
-    counts: dict[str, int] = {}
-    for bad in _bad(odd):
-        for name in bad.reasons:
-            first.setdefault(name, bad)
-            counts[name] = counts.get(name, 0) + 1
-    for name, number in counts.items():
+    for (name, _), (number, first) in _causes(odd).items():
         log_.warning(
             'table "%s": %s (first key: %s); delivered as NULL: %d of this page',
-            tracked.name, _said(tracked, name, first[name]), _key(tracked, first[name]), number,
+            tracked.name, _said(tracked, name, first), _key(tracked, first), number,
         )  # fmt: skip
+
+
+def _causes(odd: Rows) -> dict[tuple[str, str], tuple[int, _Bad]]:
+    """Return, by column and reason, how many rows are bad for that, and the first one that is."""
+    found: dict[tuple[str, str], tuple[int, _Bad]] = {}
+    for bad in _bad(odd):
+        for cause in bad.reasons.items():
+            number, first = found.get(cause, (0, bad))
+            found[cause] = number + 1, first
+    return found
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def _said(tracked: Tracked, name: str, bad: _Bad) -> str:

@@ -8,7 +8,7 @@ its content with the cursor values that will close it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,11 +155,15 @@ def shape(data: pa.Table) -> tuple[str, ...]:
     return tuple(n for n in data.column_names if n not in ours and not n.startswith(VALUE))
 
 
-def are_null(rows: Rows, names: Iterable[str]) -> Flags:
+def are_null(rows: Rows, names: Collection[str]) -> Flags:
     """Return which rows are NULL in all columns of *names*."""
     found = np.ones(len(rows), dtype=bool)
     for name in names:
         found &= rows.data.column(name).is_null().to_numpy()
+    if BAD in rows.data.column_names:
+        # For a value that does not fit, too, stands a NULL.
+        marks = [None if mark is None else json.loads(mark)["bad"] for mark in rows.data.column(BAD).to_pylist()]
+        found &= np.array([mark is None or mark.keys().isdisjoint(names) for mark in marks], dtype=bool)
     return found
 
 
@@ -172,12 +176,14 @@ def records(rows: Rows, keys: Keys, columns: Sequence[str] | None = None) -> Rec
     found[UPDATED : CREATED + 1] = _ranks(rows)
     if not len(rows):
         return found
-    content = [rows.data.column(name) for name in (shape(rows.data) if columns is None else columns)]
+    names = shape(rows.data) if columns is None else columns
+    content = [rows.data.column(name) for name in names]
     found[CONTENT : MORE + 1] = digests(content, len(rows))
     if BAD in rows.data.column_names and rows.data.column(BAD).null_count < len(rows):
         # A row is the same in a page with and without bad ones; a bad value, NULL in its column, tells itself.
         is_bad = rows.data.column(BAD).is_valid()
-        texts = [str(json.loads(mark)["row"]) for mark in rows.data.column(BAD).filter(is_bad).to_pylist()]
+        read = (json.loads(mark)["row"] for mark in rows.data.column(BAD).filter(is_bad).to_pylist())
+        texts = [str({name: value for name, value in row.items() if name in names}) for row in read]
         marked = [*(column.filter(is_bad) for column in content), pa.chunked_array([pa.array(texts, pa.string())])]
         found[CONTENT : MORE + 1, is_bad.to_numpy()] = digests(marked, len(texts))
     return found

@@ -56,6 +56,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
             "held_s": None if t.hold is None else _held_for(t),
             "late": t.late,
             "quarantined": t.quarantined,
+            "loading": t.loading,
             "backfill": None if t.backfill is None else {"id": t.backfill.id, "progress": progress(t.backfill)},
             "error": t.error,
         }
@@ -72,7 +73,7 @@ def _held_for(table: TableStatus) -> float | None:
 
 def _held(row: Mapping[str, Any]) -> str:
     """Return who holds the horizon back, if that is worth a word: in a busy database something always runs."""
-    if row["held_by"] is None or (row["held_s"] is not None and row["held_s"] * SECOND <= LONG_HOLD):
+    if row["loading"] or row["held_by"] is None or (row["held_s"] is not None and row["held_s"] * SECOND <= LONG_HOLD):
         return ""
     how_long = "since before the first poll" if row["held_s"] is None else f"for {ago(row['held_s'])}"
     return f"ok, held back {how_long} by {row['held_by']}"
@@ -103,18 +104,37 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         readers = [*row["sinks"].items(), *((f"query {name}", at) for name, at in row["queries"].items())]
         sinks = [f"{n} {s['offset']}" + (f" ({s['behind']} behind)" if s["behind"] else "") for n, s in readers]
         well = "poll under way" if row["polling"] else "ok" if row["polled"] else "not polled yet"
-        if row["backfill"]:
+        if row["loading"]:
+            well = "first load" + (f" {row['backfill']['progress']}" if row["backfill"] else "")
+        elif row["backfill"]:
             well = f"backfill {row['backfill']['progress']}"
         if row["late"]:
             well += f", {_rows(row['late'])} came later than lookback"
         if row["quarantined"]:
             well += f", {_rows(row['quarantined'])} set aside"
-        state = row["error"] or _held(row) or well
+        state = _held(row) or well
+        if row["error"]:
+            state = "error" if well == "ok" else f"error, {well.removeprefix('ok, ')}"
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"
         found.append(
             [row["table"], row["watermark"] or "-", polled, str(row["offset"]), ", ".join(sinks) or "-", state]
         )
     return Table(("table", "watermark", "polled", "offset", "sinks", "state"), found, prose=True)
+
+
+def status_errors(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what is wrong by what `status` found, a line each; what is wrong with several tables alike, once."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for text in (row["error"] or "").splitlines():
+            found.setdefault(text, []).append(row["table"])
+    return [f"error: {_of_tables(text, names)}{text}" for text, names in found.items()]
+
+
+def _of_tables(text: str, names: Sequence[str]) -> str:
+    if len(names) > 1:
+        return f"tables {', '.join(names)}: "
+    return "" if f'"{names[0]}"' in text else f'table "{names[0]}": '
 
 
 def changes(log: ChangeLog, since: int, limit: int | None) -> Iterator[dict[str, Any]]:

@@ -109,16 +109,16 @@ def _records(names: Sequence[str], rows: Sequence[Sequence[str]]) -> RichTable:
 
 
 def _whole(cell: Cell) -> str:
-    return _printable(cell) if isinstance(cell, str) else "; ".join(map(_printable, cell))
+    return printable(cell) if isinstance(cell, str) else "; ".join(map(printable, cell))
 
 
 def _shown(cell: Cell, *, whole: bool) -> str:
     if not isinstance(cell, str):
-        return "\n".join(map(_printable, cell))
-    text = _printable(cell)
+        return "\n".join(map(printable, cell))
+    text = printable(cell)
     return text if whole or len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return *text* in one line, with what a terminal would obey, or not show, as Python writes it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

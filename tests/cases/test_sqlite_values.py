@@ -105,6 +105,83 @@ def test_a_row_that_is_set_aside_is_counted_and_its_values_are_kept(tmp_path: Pa
     assert [(r["id"], r["val"]) for r in project.poll()["readings"]] == [(3, 3)]
 
 
+def aside(project: Project) -> list[tuple[int, int]]:
+    """Return the rows of readings that are set aside: in which segment, and which."""
+    files = sorted((project.folder / "state" / "quarantine" / "readings").glob("*"))
+    found = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return [(line["offset"], line["row"]["id"]) for line in found]
+
+
+def test_a_row_stays_set_aside_once_whatever_columns_come_and_go(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS + "ALTER TABLE readings ADD COLUMN unit TEXT; ALTER TABLE readings ADD COLUMN n INTEGER;")
+    s1.execute("INSERT INTO readings VALUES (3, 0.1, x'00ff', '2024-05-01 10:00:02', 'm', 1)")
+    project = Project(
+        tmp_path, sqlite_db.url, {"readings": {"on_bad_value": "quarantine"}}, defaults={"lookback": "1h"}
+    )
+    project.poll()
+    assert aside(project) == [(1, 3)]
+    for change in ("ADD COLUMN note TEXT", "DROP COLUMN unit", "ADD COLUMN more INTEGER"):
+        s1.execute(f"ALTER TABLE readings {change}")
+        for _ in range(2):
+            assert "set aside" not in project.cli("run", "--once").text
+        assert aside(project) == [(1, 3)], change
+    s1.execute("ALTER TABLE readings ADD COLUMN other INTEGER")
+    s1.execute("UPDATE readings SET other = 'x' WHERE id = 3")
+    project.poll()
+    assert [key for _, key in aside(project)] == [3, 3], "what does not fit in a new column is a change"
+    with sidecar.open(project.path) as sc:
+        sc.request_backfill("readings")
+    project.poll()
+    assert [key for _, key in aside(project)] == [3], "a backfill of all rows has read it again"
+
+
+def test_a_row_with_a_null_for_a_bad_value_comes_once_though_a_column_is_added(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS)
+    s1.execute("INSERT INTO readings VALUES (3, 0.1, x'00ff', '2024-05-01 10:00:02')")
+    project = Project(tmp_path, sqlite_db.url, {"readings": {"on_bad_value": "null"}}, defaults={"lookback": "1h"})
+    assert len(project.poll()["readings"]) == 3
+    s1.execute("ALTER TABLE readings ADD COLUMN note TEXT")
+    assert project.poll()["readings"] == []
+    s1.execute("UPDATE readings SET note = x'00' WHERE id = 3")
+    assert [(r["id"], r["note"]) for r in project.poll()["readings"]] == [(3, None)]
+
+
+def test_all_rows_come_again_with_a_column_that_is_backfilled_and_are_set_aside_once(
+    tmp_path: Path, sqlite_db: SQLiteFile
+) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS)
+    s1.execute("INSERT INTO readings VALUES (3, 1, x'00ff', '2024-05-01 10:00:02')")
+    settings = {"on_bad_value": "quarantine", "backfill_added": True}
+    project = Project(tmp_path, sqlite_db.url, {"readings": settings}, defaults={"lookback": "1h"})
+    project.poll()
+    s1.execute("ALTER TABLE readings ADD COLUMN note TEXT")
+    assert [r["id"] for r in project.poll()["readings"]] == [1, 2]
+    assert [key for _, key in aside(project)] == [3]
+
+
+def test_each_cause_is_named_with_how_many_rows_are_set_aside_for_it(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS)
+    project = Project(tmp_path, sqlite_db.url, {"readings": {"on_bad_value": "quarantine"}})
+    project.poll()
+    s1.execute("INSERT INTO readings VALUES (3, 'x', NULL, '2024-05-01 10:00:02')")
+    told = project.cli("run", "--once").err
+    assert "1 row is set aside in " in told
+    s1.executescript(
+        "INSERT INTO readings VALUES (4, 'x', NULL, '2024-05-01 10:00:03'), (5, 'y', NULL, '2024-05-01 10:00:03'),"
+        "(6, 1, x'00', '2024-05-01 10:00:03'), (7, x'00', NULL, '2024-05-01 10:00:03')"
+    )
+    told = project.cli("run", "--once").err
+    assert "4 rows are set aside in " in told
+    causes = [cause.partition("(")[2].partition(")")[0] for cause in told.partition(": column ")[2].split("; column ")]
+    assert causes == ["2 rows, first key: id=4", "1 row, first key: id=6", "1 row, first key: id=7"]
+
+
 def test_a_key_without_a_declared_type_is_what_its_values_are(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
     s1 = sqlite_db.connection
     s1.execute("CREATE TABLE k (id PRIMARY KEY, at DATETIME, updated_at TIMESTAMP NOT NULL)")

@@ -238,6 +238,46 @@ def test_status_names_the_last_error_and_works_while_the_source_is_away(sidecar:
     assert "total" in orders["error"]
 
 
+def test_a_table_whose_first_load_fails_is_not_said_to_be_level(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    shop.connection.execute("UPDATE orders SET total = 'no number', updated_at = '2024-04-01' WHERE id = 1")
+    for _ in range(2):
+        assert sidecar("run", "--once").code == 2
+        orders, ticks = json.loads(sidecar("status", "--json").out)
+        assert (orders["loading"], orders["polled"], orders["lag_s"]) == (True, None, None)
+        assert (ticks["loading"], ticks["error"]) == (False, None)
+        shown = sidecar("status").out.splitlines()
+        assert "error, first load 0 of about" in shown[1]
+        assert [line for line in shown if line.startswith('error: table "orders": column "total"')] == shown[4:]
+    shop.connection.execute("UPDATE orders SET total = 1 WHERE id = 1")
+    assert sidecar("run", "--once").code == 0
+    orders = json.loads(sidecar("status", "--json").out)[0]
+    assert (orders["loading"], orders["error"]) == (False, None)
+    assert orders["lag_s"] < 60
+
+
+def test_tables_that_cannot_be_followed_are_listed_with_why_until_nobody_asks_for_them(
+    sidecar: Sidecar, shop: SQLiteFile
+) -> None:
+    shop.connection.execute("CREATE TABLE loose (a TEXT)")
+    source = f'[source]\nurl = "sqlite:///{shop.path.name}"\n'
+    settings(f'{source}include = ["loose"]\n')
+    assert sidecar("run", "--once").code == 2
+    assert 'error: table "loose": it has no primary key' in sidecar("status").out, "also where it is the only one"
+    settings(f'{source}include = ["*", "zebra*"]\n[tables.misspelt]\n')
+    assert sidecar("run", "--once").code == 2
+    errors = sidecar("status").out.partition("\n\n")[2].splitlines()
+    assert [name for name in ("loose", "misspelt", "zebra*") if any(f'"{name}"' in line for line in errors)] == [
+        "loose",
+        "misspelt",
+        "zebra*",
+    ]
+    assert all(line.startswith("error: ") for line in errors)
+    settings(f'{source}exclude = ["loose"]\n')
+    assert sidecar("run", "--once").code == 0
+    assert "loose" not in sidecar("status").out
+    assert "error" not in sidecar("status").out
+
+
 def test_a_source_that_is_gone_is_named(sidecar: Sidecar, shop: SQLiteFile) -> None:
     shop.path.rename(shop.path.with_suffix(".away"))
     answer = sidecar("run", "--once")

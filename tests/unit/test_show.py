@@ -138,15 +138,24 @@ def state(**found: object) -> str:
         "sinks": {},
         "queries": {},
         "backfill": None,
+        "loading": False,
         "error": None,
     }
     usual = {"polling": False, "polled": None, "late": 0, "quarantined": 0, "held_by": None, "held_s": None}
     return tables.lines(show.status_table([{**row, **usual, **found}]))[1]
 
 
-def test_an_error_is_shown_whole() -> None:
+def test_an_error_is_shown_whole_below_the_table_and_what_ails_several_tables_once() -> None:
     error = "word " * 100 + "and what to do"
-    assert error in state(error=error)
+    assert state(error=error).endswith("error, not polled yet")
+    one: dict[str, object] = {"table": "t", "error": error}
+    assert show.status_errors([one]) == [f'error: table "t": {error}']
+    found: list[dict[str, object]] = [
+        {"table": "a", "error": 'sink "x": no room\ntable "a": gone'},
+        {"table": "b", "error": None},
+        {"table": "c", "error": 'sink "x": no room'},
+    ]
+    assert show.status_errors(found) == ['error: tables a, c: sink "x": no room', 'error: table "a": gone']
 
 
 @pytest.mark.parametrize("polling", [False, True])
@@ -154,6 +163,7 @@ def test_a_backfill_under_way_is_shown_before_and_beside_polls(polling: bool) ->
     assert state(backfill={"id": "b1", "progress": "50 of about 100 (50 %)"}, polling=polling).endswith(
         "  backfill 50 of about 100 (50 %)"
     )
+    assert state(loading=True, error="x", backfill={"progress": "50"}).endswith("  error, first load 50")
     assert state(late=1, quarantined=2).endswith("not polled yet, 1 row came later than lookback, 2 rows set aside")
 
 
