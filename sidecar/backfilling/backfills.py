@@ -87,13 +87,17 @@ def request(
             return None
         scope = Scope(where=scope.where, among=Among(tracked.key, found))
     elif keys is not None:
-        scope = Scope(where=scope.where, among=Among(tracked.key, positions(tracked, keys)))
+        scope = Scope(where=scope.where, among=Among(tracked.key, _spelled(sc, tracked, keys)))
     if scope != ALL:
         # Here somebody is waiting for the answer; later, what the source does not understand would hold up the table.
         for part in parts(scope):
             sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
     return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
+
+
+def _spelled(sc: Sidecar, tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
+    return tuple(dict.fromkeys(sc.connector.spelled(tracked, positions(tracked, keys))))
 
 
 def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
