@@ -97,7 +97,8 @@ def request(
 
 
 def _spelled(sc: Sidecar, tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
-    return tuple(dict.fromkeys(sc.connector.spelled(tracked, positions(tracked, keys))))
+    settled = sc.settled(tracked)
+    return tuple(dict.fromkeys(sc.connector.spelled(settled, positions(settled, keys))))
 
 
 def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
@@ -145,17 +146,30 @@ def keys_in(given: Sequence[str]) -> list[str]:
 def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
     column = tracked.table.column(name)
     assert column is not None
+    delivered = next((c.arrow for c in tracked.columns if c.name == name), column.arrow)
     found = []
     for value in values:
         try:
             if value is None:
                 raise pa.ArrowInvalid("no key is NULL")
-            found.append(codec.plain(_read(value, column.arrow).cast(column.arrow))[0])
+            found.append(codec.plain(_key_part(value, column.arrow, delivered))[0])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError):
-            kind = column.type or column.arrow
+            kind = column.type or delivered
             raise SettingsError(
                 f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'
             ) from None
+    return found
+
+
+def _key_part(value: object, own: pa.DataType, delivered: pa.DataType) -> pa.Array:
+    """Return *value*, of type *own* or as it is *delivered*, as *own*; ArrowInvalid if no row can have it."""
+    try:
+        found = _read(value, own).cast(own)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        found = _read(value, delivered).cast(delivered).cast(own)
+    back = found.cast(delivered)
+    if not pa.types.is_string(own) and back.cast(own) != found:
+        raise pa.ArrowInvalid("it is delivered as another value")
     return found
 
 
