@@ -79,3 +79,40 @@ def test_a_key_that_the_server_cannot_read_is_refused(tmp_path: Path, pg: Databa
     project = Project(tmp_path, pg.reader_url, {"t": {}})
     with sidecar.open(project.path) as sc, pytest.raises(SettingsError, match=r'"t": invalid input syntax .*"x"'):
         sc.request_backfill("t", keys=["x"])
+
+
+LOOSE = {
+    "numeric": ("1.0", "1.00"),
+    "bpchar": ("a", "a "),
+    "jsonb": ("1.0", "1.00"),
+    "numeric[]": ("{1.0}", "{1.00}"),
+    "numrange": ("[1.0,2)", "[1.00,2)"),
+    "interval": ("1 day", "24:00:00"),
+    "citext": ("a", "A"),
+    "text COLLATE loose": ("a", "A"),
+}
+
+
+def test_equal_keys_of_two_texts_are_told_of_and_none_is_lost(tmp_path: Path, pg_icu: Database) -> None:
+    s1 = pg_icu.connect()
+    loose = "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    make(s1, "CREATE EXTENSION citext", f"CREATE COLLATION loose {loose}")
+    tables = {f"t{number}": declared for number, declared in enumerate(LOOSE)}
+    for table, declared in tables.items():
+        stamp = "updated_at timestamptz NOT NULL DEFAULT '2024-05-01+00'"
+        make(s1, f"CREATE TABLE {table} (n int, k {declared} PRIMARY KEY, {stamp})")
+        make(s1, f"INSERT INTO {table} (n, k) VALUES (0, '{LOOSE[declared][0]}')")
+    project = Project(tmp_path, pg_icu.reader_url, {table: {"page_size": 1} for table in tables})
+    project.poll()
+    said = " ".join(project.cli("check").text.split())
+    for table, declared in tables.items():
+        assert f"note: k: key column ({declared.partition(' ')[0]}) that takes" in said
+        make(s1, f"UPDATE {table} SET k = '{LOOSE[declared][1]}', updated_at = now()")
+    assert {tables[t]: [row["n"] for row in rows] for t, rows in project.poll().items()} == {d: [0] for d in LOOSE}
+    with sidecar.open(project.path) as sc:
+        for table in tables:
+            sc.request_backfill(table, purge=True)
+    project.poll()
+    for table, declared in tables.items():
+        assert list(project.merged(table, "k")) == [LOOSE[declared][1]]
+    assert said.count("that takes") == len(LOOSE)
