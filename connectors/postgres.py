@@ -6,8 +6,9 @@ transactions it knows. Sessions are in `postgres_session.py`, snapshots in `post
 answers in `postgres_answer.py`, what a snapshot cannot see in `postgres_rewritten.py`, types in `postgres_types.py`,
 values that arrive as text in `postgres_values.py`, literals in `postgres_literals.py`, and what `sidecar check` says in
 `postgres_check.py`. What a backfill asks for besides: parts of a table in `postgres_scope.py`, keys that divide it in
-`postgres_split.py`, a snapshot that connections share in `postgres_copying.py`, whether there is one for connectorx in
-`postgres_room.py`, and how hard the server is at work in `postgres_strain.py`.
+`postgres_split.py`, keys as rows spell them in `postgres_forms.py`, a snapshot that connections share in
+`postgres_copying.py`, whether there is one for connectorx in `postgres_room.py`, and how hard the server is at work in
+`postgres_strain.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from connectors import postgres_literals as literals
 from connectors import postgres_types as types
 from connectors.postgres_attached import attached
 from connectors.postgres_copying import joined
+from connectors.postgres_forms import folded, spelled
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
@@ -106,6 +108,12 @@ class PostgresConnector(SourceConnector):
     def split(self, page: Page, parts: int) -> Sequence[Position]:
         """Return keys that a sample of the table's pages tells; none for views, foreign tables, parts of a table."""
         return split(self._session, self._reader, page, parts)
+
+    def spelled(self, tracked: Tracked, keys: Sequence[Position]) -> Sequence[Position]:
+        return spelled(self._session, self._reader, tracked, keys)
+
+    def folded(self, tracked: Tracked, keys: pa.Table) -> pa.Table:
+        return folded(tracked, keys)
 
     def strain(self) -> Strain:
         """Return what the role may see of it; a snapshot that is held is left alone, and another connection asked."""

@@ -55,7 +55,8 @@ SELECT a.attname::text, pg_catalog.format_type(t.oid, b.typmod), t.typname::text
   pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
   (SELECT k.place FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     WHERE i.indrelid = a.attrelid AND i.indisprimary AND k.attnum = a.attnum AND k.place <= i.indnkeyatts),
-  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims, a.attnum, t.oid
+  t.typtype = 'c' OR t.typcategory = 'A' OR t.typname = 'hstore', a.atttypid, a.atttypmod, a.attndims, a.attnum, t.oid,
+  t.typtype IN ('e', 'r', 'm') AND t.oid <> a.atttypid
 FROM pg_catalog.pg_attribute a
 CROSS JOIN LATERAL (
   WITH RECURSIVE base(oid, typmod, depth) AS (
@@ -176,6 +177,7 @@ def describe(session: Session, name: str) -> Table:
         dims,
         at,
         of,
+        hidden,
     ) in listed:
         if place is not None:
             key[place] = column
@@ -186,8 +188,8 @@ def describe(session: Session, name: str) -> Table:
                 )
         if allowed:
             kind = made.kind(own, own_typmod, dims) if made_of else Kind(base, builtin, typmod)
-            if of in unordered:
-                kind = dataclasses.replace(kind, ordered=False)
+            if of in unordered or hidden:
+                kind = dataclasses.replace(kind, ordered=of not in unordered, hidden=hidden)
             born = home and f"{home}/{at}"
             columns.append(Column(column, type_, arrow_type(kind, Choice()), not not_null, kind, born=born))
     primary_key = tuple(key[place] for place in sorted(key))
@@ -284,6 +286,15 @@ def is_filtered(session: Session, table: Table) -> bool:
     """Return whether policies decide which rows of *table* the role is shown; `USING (true)` decides nothing."""
     name = ".".join(map(quoted, table.path))
     return bool(session.rows(_FILTERED, {"table": name}, table=table.name)[0][0])
+
+
+def loosely_collated(session: Session, table: Table) -> set[str]:
+    """Return the columns of *table* under a collation that takes texts of other characters for equal."""
+    sql = (
+        "SELECT a.attname::text FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_collation AS c"
+        " ON c.oid = a.attcollation WHERE a.attrelid = %s AND a.attnum > 0 AND NOT c.collisdeterministic"
+    )
+    return {name for (name,) in session.rows(sql, (_oid(session, table),), table=table.name)}
 
 
 def is_subscribed(session: Session, table: Table) -> bool:

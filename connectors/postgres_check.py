@@ -34,6 +34,7 @@ def findings(session: Session, tracked: Tracked, clock: Clock) -> Sequence[Findi
             *_relation(session, tracked),
             *_money(session, tracked),
             *_key(session, tracked),
+            *_forms(session, tracked),
             *(finding for scan in tracked.passes for finding in _pass(session, _page(tracked, scan))),
         ]
 
@@ -139,6 +140,41 @@ def _key(session: Session, tracked: Tracked) -> Iterator[Finding]:
             f"the key {_listed(tracked.key)} is not unique (first: {first})",
             "Add the columns that make it so to primary_key.",
         )
+
+
+_EQUAL = {
+    "numeric": "1.0 and 1.00",
+    "numrange": "[1.0,2) and [1.00,2)",
+    "nummultirange": "{[1.0,2)} and {[1.00,2)}",
+    "jsonb": "1.0 and 1.00",
+    "bpchar": "texts with and without blanks at their end",
+    "interval": "1 day and 24:00:00",
+    "float4": "0 and -0",
+    "float8": "0 and -0",
+    "citext": "a and A",
+}
+"""What the server takes for one, of two texts that are two."""
+
+
+def _forms(session: Session, tracked: Tracked) -> Iterator[Finding]:
+    """Yield in which parts of the key there are equal values of more than one text."""
+    loose = catalog.loosely_collated(session, tracked.table)
+    for name in tracked.key:
+        described = column(tracked, name)
+        kind, is_text = kind_of(described), pa.types.is_string(described.arrow)
+        # A character of so many characters has all its blanks.
+        leaves = [leaf for leaf in kind.leaves() if is_text and not (leaf.name == "bpchar" and leaf.typmod > 0)]
+        equal = next((_EQUAL[leaf.name] for leaf in leaves if leaf.name in _EQUAL), None)
+        if name in loose:
+            equal = "texts that its nondeterministic collation does not tell apart"
+        if equal is not None:
+            yield Finding(
+                "note",
+                f"{tracked.name}.{name}",
+                f"key column ({described.type}) that takes {equal} for one: each is a key of its own in the log, so a "
+                "row whose key is rewritten as the other stands under both until a purge",
+                f"After such updates: sidecar backfill {tracked.name} --purge",
+            )
 
 
 def _pass(session: Session, page: Page) -> Iterator[Finding]:

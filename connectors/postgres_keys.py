@@ -53,7 +53,7 @@ def refuse_hidden_nulls(session: Session, statements: Statements, *, first: bool
 def _equal(statements: Statements, name: str, value: object) -> str:
     if value is None:
         return f"{statements.name(name)} IS NULL"
-    return f"{statements.name(name)} = {statements.dialect.bind(name, value, [])}"  # type: ignore[arg-type]
+    return f"{statements.compared(name)} = {statements.dialect.bind(name, value, [])}"  # type: ignore[arg-type]
 
 
 def _refuse(session: Session, statements: Statements, name: str, terms: Sequence[str]) -> None:

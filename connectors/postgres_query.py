@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from connectors import postgres_literals as literals
 from connectors import postgres_scope as scope
-from connectors.postgres_types import Wire, choice, named, wire
+from connectors.postgres_types import Wire, choice, kind_of, named, wire
 from sidecar import sql
 from sidecar.errors import SettingsError
 from sidecar.model import CURSOR, DELETED, VERSION, Among, Column, Page, Scalar, Tracked
@@ -60,6 +60,12 @@ class Statements:
     def name(self, column_: str) -> str:
         return f"{quoted(self.tracked.table.path[1])}.{quoted(column_)}"
 
+    def compared(self, column_: str) -> str:
+        """Return the column as it stands beside an operator. A cast to what a domain is made of leaves it its index."""
+        found = self.tracked.table.column(column_)
+        cast = f"::{found.type}" if found is not None and kind_of(found).hidden else ""
+        return self.name(column_) + cast
+
     @property
     def dialect(self) -> sql.Dialect:
         def bind(name: str, value: Scalar, _: list[Scalar]) -> str:
@@ -71,9 +77,9 @@ class Statements:
             return literals.literal(type_, literals.last_day_over(value) if pa.types.is_date(type_) else value)
 
         def among(some: Among, _: list[Scalar]) -> str:
-            return scope.among(some, [column(self.tracked, n) for n in some.columns], self.name)
+            return scope.among(some, [column(self.tracked, n) for n in some.columns], self.compared)
 
-        return sql.Dialect(self.name, bind, bound, lambda _: self.gone() or "true", among)
+        return sql.Dialect(self.compared, bind, bound, lambda _: self.gone() or "true", among)
 
     def gone(self) -> str | None:
         """Return the condition that `deleted_at` says a row is deleted; None where nothing is to be said."""
@@ -136,7 +142,8 @@ class Statements:
 
     def select(self, wires: Sequence[Wire], *, as_csv: bool) -> str:
         listed = ", ".join(f"{(as_csv and w.csv_expression) or w.expression} AS c{n}" for n, w in enumerate(wires))
-        order = sql.order(self.page, self.dialect)
+        # Without a cast, which would have the server sort what an index has in order.
+        order = ", ".join(map(self.name, sql.order_columns(self.page)))
         where = self.condition()
         return f"SELECT {listed} FROM {self.source} WHERE {where} ORDER BY {order} LIMIT {self.page.limit}"
 

@@ -29,7 +29,7 @@ def among(some: Among, columns: Sequence[Column], name: Callable[[str], str]) ->
     """
     if len(columns) == 1:
         return f"{name(columns[0].name)} IN ({', '.join(_member(columns[0], value) for (value,) in some.values)})"
-    rows = (", ".join(_typed(c, v) for c, v in zip(columns, value, strict=True)) for value in some.values)
+    rows = (", ".join(typed(c, v) for c, v in zip(columns, value, strict=True)) for value in some.values)
     names = ", ".join(name(c.name) for c in columns)
     return f"({names}) IN (VALUES {', '.join(f'({row})' for row in rows)})"
 
@@ -48,7 +48,7 @@ def _member(column: Column, value: Scalar) -> str:
     return literals.setting(value) + named(column)
 
 
-def _typed(column: Column, value: Scalar) -> str:
+def typed(column: Column, value: Scalar) -> str:
     """Return the same where nothing else gives it a type: the column's own, without a length that would cut it off."""
     found = _member(column, value)
     if found.rpartition("'")[2].startswith("::"):

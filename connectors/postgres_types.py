@@ -62,6 +62,7 @@ class Kind:
 
     `parts` are an array's element, a record's fields by name, or nothing; `depth` is the number of an array's
     dimensions, and `delimiter` what stands between its elements. `ordered`: `>` means the order of an index of it.
+    `hidden`: behind a domain that the operators of its like (enums, ranges) do not see through.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Kind:
     depth: int = 0
     delimiter: str = ","
     ordered: bool = True
+    hidden: bool = False
 
     def leaves(self) -> Iterator[Kind]:
         """Yield the scalars that it is made of."""

@@ -41,6 +41,7 @@ def findings(connection: sqlite3.Connection, tracked: Tracked, cursors: Cursors,
     found: list[Finding] = [
         *_rights(connection, cursors.path),
         *_key(connection, tracked),
+        *_collations(connection, tracked),
         *_types(connection, tracked),
     ]
     for scan in tracked.passes:
@@ -102,6 +103,23 @@ def _key(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:
                 where,
                 f"the key {_listed(tracked.key)} is not unique (first: {first})",
                 "Add the columns that make it so to primary_key.",
+            )
+
+
+def _collations(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:
+    """Yield by which collations a unique index of the key takes two texts for one."""
+    sql = (
+        "SELECT DISTINCT of.name, of.coll FROM pragma_index_list(?) AS list, pragma_index_xinfo(list.name) AS of"
+        " WHERE list.\"unique\" AND of.key AND of.coll <> 'BINARY' ORDER BY of.seqno"
+    )
+    for name, collation in connection.execute(sql, (tracked.name,)).fetchall():
+        if name in tracked.key:
+            yield Finding(
+                "note",
+                f"{tracked.name}.{name}",
+                f"key column under COLLATE {collation}: of two texts that this takes for one, each is a key of its own "
+                "in the log, so a row whose key is rewritten as the other stands under both until a purge",
+                f"After such updates: sidecar backfill {tracked.name} --purge",
             )
 
 

@@ -68,7 +68,11 @@ def settle(
         known |= plain
         if rest := [c for c in unknown if c.name not in plain]:
             known |= _decided(_scan(connection, tracked, rest), is_empty=_is_empty(connection, tracked))
-    return replace(tracked, columns=tuple(replace(c, arrow=known.get(c.name, c.arrow)) for c in tracked.columns))
+    columns = tuple(replace(c, arrow=known.get(c.name, c.arrow)) for c in tracked.columns)
+    # Of bytes, no text stands for a key.
+    blobs = {name for name, type_ in known.items() if type_ == _BLOB and name in tracked.key}
+    own = tuple(replace(c, arrow=_BLOB) if c.name in blobs else c for c in tracked.table.columns)
+    return replace(tracked, columns=columns, table=replace(tracked.table, columns=own))
 
 
 def _known(columns: Sequence[Column], held: pa.Schema | None) -> dict[str, pa.DataType]:

@@ -260,9 +260,15 @@ class Passed:
 
 def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:
     """Return the keys among *values*, of *columns*, as they are compared: in the types in which they are delivered."""
+    found = delivered(tracked, columns, values)
+    return frozenset() if found is None else frozenset(deliveries.as_bytes(rows.keys_of(tracked, found)))
+
+
+def delivered(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> pa.Table | None:
+    """Return the keys among *values*, of *columns*, in the types in which they are delivered; None without keys."""
     if set(columns) != set(tracked.key) or not values:
-        return frozenset()
-    delivered = {c.name: c.arrow for c in tracked.columns}
-    types = [(column.arrow, delivered[n]) for n in columns if (column := tracked.table.column(n)) is not None]
+        return None
+    theirs = {c.name: c.arrow for c in tracked.columns}
+    types = [(column.arrow, theirs[n]) for n in columns if (column := tracked.table.column(n)) is not None]
     arrays = [codec.array([v[at] for v in values], own).cast(out) for at, (own, out) in enumerate(types)]
-    return frozenset(deliveries.as_bytes(rows.keys_of(tracked, pa.table(arrays, names=list(columns)))))
+    return pa.table(arrays, names=list(columns))

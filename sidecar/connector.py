@@ -155,6 +155,21 @@ class SourceConnector(ABC):
         del page, parts
         return ()
 
+    def spelled(self, tracked: Tracked, keys: Sequence[Position]) -> Sequence[Position]:
+        """Return *keys*, which somebody wrote, each in the form in which a row of *tracked* would carry it.
+
+        SettingsError for one that no row can have.
+        """
+        del tracked
+        return keys
+
+    def folded(self, tracked: Tracked, keys: pa.Table) -> pa.Table:
+        """Return *keys*, as they are delivered, such that two rows of it are equal only if the source holds them for
+        equal, and are so wherever it is notation alone that tells them apart.
+        """
+        del tracked
+        return keys
+
     def strain(self) -> Strain:
         """Return how hard the source is at work; asked now and then, while a backfill runs."""
         return Strain()

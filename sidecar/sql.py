@@ -67,12 +67,8 @@ def alone(condition: str) -> str:
     return f"(\n{condition}\n)"
 
 
-def order(page: Page, dialect: Dialect) -> str:
-    """Return the ORDER BY list of *page*: cursor, then the key in its declared order."""
-    return ", ".join(dialect.quote(c) for c in order_columns(page))
-
-
 def order_columns(page: Page) -> tuple[str, ...]:
+    """Return what *page* is ordered by: cursor, then the key in its declared order."""
     return ((page.scan.cursor,) if page.scan.cursor else ()) + page.tracked.key
 
 

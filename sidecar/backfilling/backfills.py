@@ -87,13 +87,18 @@ def request(
             return None
         scope = Scope(where=scope.where, among=Among(tracked.key, found))
     elif keys is not None:
-        scope = Scope(where=scope.where, among=Among(tracked.key, positions(tracked, keys)))
+        scope = Scope(where=scope.where, among=Among(tracked.key, _spelled(sc, tracked, keys)))
     if scope != ALL:
         # Here somebody is waiting for the answer; later, what the source does not understand would hold up the table.
         for part in parts(scope):
             sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
     return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
+
+
+def _spelled(sc: Sidecar, tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
+    settled = sc.settled(tracked)
+    return tuple(dict.fromkeys(sc.connector.spelled(settled, positions(settled, keys))))
 
 
 def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
@@ -141,17 +146,30 @@ def keys_in(given: Sequence[str]) -> list[str]:
 def _typed(tracked: Tracked, name: str, values: list[object]) -> list[Scalar]:
     column = tracked.table.column(name)
     assert column is not None
+    delivered = next((c.arrow for c in tracked.columns if c.name == name), column.arrow)
     found = []
     for value in values:
         try:
             if value is None:
                 raise pa.ArrowInvalid("no key is NULL")
-            found.append(codec.plain(_read(value, column.arrow).cast(column.arrow))[0])
+            found.append(codec.plain(_key_part(value, column.arrow, delivered))[0])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError):
-            kind = column.type or column.arrow
+            kind = column.type or delivered
             raise SettingsError(
                 f'table "{tracked.name}": {value!r} is no value of its key column "{name}" ({kind})'
             ) from None
+    return found
+
+
+def _key_part(value: object, own: pa.DataType, delivered: pa.DataType) -> pa.Array:
+    """Return *value*, of type *own* or as it is *delivered*, as *own*; ArrowInvalid if no row can have it."""
+    try:
+        found = _read(value, own).cast(own)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        found = _read(value, delivered).cast(delivered).cast(own)
+    back = found.cast(delivered)
+    if not pa.types.is_string(own) and back.cast(own) != found:
+        raise pa.ArrowInvalid("it is delivered as another value")
     return found
 
 

@@ -18,7 +18,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from sidecar import codec, faults
-from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, digests, parts
+from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, delivered, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
@@ -52,16 +52,16 @@ def unseen(
     assert mark.job is not None
     refuse_hidden(connector, tracked)
     began, schema = mark.job.began, change_schema(tracked)
-    wanted = None if scope.among is None else digests(tracked, scope.among.columns, scope.among.values)
+    asked = None if scope.among is None else _Asked.of(connector, tracked, scope.among)
     met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
     places, total = _places(log)
     shares, purged = max(1, -(-total // AT_ONCE)), 0
     for share in range(shares):
 
         def counts(key: bytes, share: int = share) -> bool:
-            return share_of(key, shares) == share and (wanted is None or key in wanted) and key not in met
+            return share_of(key, shares) == share and key not in met
 
-        unmet, polled = _newest(tracked, places, began, counts)
+        unmet, polled = _newest(tracked, places, began, counts, asked)
         for place, found in _by_place([*unmet, *_gone(connector, tracked, mark, polled)]).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, places[place], found), schema, mark.offset, now)
@@ -73,6 +73,11 @@ def unseen(
             purged += len(data)
     if purged:
         log_.info("table=%s purged=%d: rows that the source does not have any more", tracked.name, purged)
+    if asked is not None and (unknown := len(asked.wanted - asked.seen)):
+        log_.warning(
+            "table=%s backfill=done: %d of %d keys found neither in the source nor in the log",
+            *(tracked.name, unknown, len(asked.wanted)),
+        )
     return mark
 
 
@@ -85,6 +90,30 @@ def refuse_hidden(connector: SourceConnector, tracked: Tracked) -> None:
 def share_of(key: bytes, shares: int) -> int:
     """Return which share *key* falls into. Neighbouring numbers differ in few of their bytes, so all of them count."""
     return crc32(key) % shares
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """The keys that somebody asked for, in one notation; and those among them that the log has had."""
+
+    fold: Callable[[pa.Table], list[bytes]]
+    wanted: frozenset[bytes]
+    seen: set[bytes] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def of(cls, connector: SourceConnector, tracked: Tracked, among: Among) -> _Asked:
+        def fold(keys: pa.Table) -> list[bytes]:
+            folded = connector.folded(tracked, keys.select(list(tracked.key)))
+            return deliveries.as_bytes(rows.keys_of(tracked, folded))
+
+        found = delivered(tracked, among.columns, among.values)
+        return cls(fold, frozenset() if found is None else frozenset(fold(found)))
+
+    def of_rows(self, data: pa.Table) -> list[bool]:
+        """Return which rows of *data* are asked for."""
+        folded = self.fold(data)
+        self.seen.update(self.wanted.intersection(folded))
+        return [key in self.wanted for key in folded]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +150,11 @@ class _Row:
 
 
 def _newest(
-    tracked: Tracked, places: Sequence[_Place], began: int, counts: Callable[[bytes], bool]
+    tracked: Tracked,
+    places: Sequence[_Place],
+    began: int,
+    counts: Callable[[bytes], bool],
+    asked: _Asked | None,
 ) -> tuple[Iterable[_Row], Mapping[bytes, _Row]]:
     """Return the newest rows of the keys that have not been met since *began*; and of those that polls have met."""
     unmet: dict[bytes, _Row] = {}
@@ -136,8 +169,9 @@ def _newest(
         since = place.offset > began
         digests_ = deliveries.as_bytes(rows.keys_of(tracked, data))
         keys = codec.rows(data, tracked.key) if since and place.polled else itertools.repeat((), len(data))
-        for row, (digest, kind, key) in enumerate(zip(digests_, types, keys, strict=True)):
-            if not counts(digest):
+        is_asked = itertools.repeat(True, len(data)) if asked is None else asked.of_rows(data)
+        for row, (digest, kind, key, is_wanted) in enumerate(zip(digests_, types, keys, is_asked, strict=True)):
+            if not is_wanted or not counts(digest):
                 continue
             unmet.pop(digest, None)
             polled.pop(digest, None)
