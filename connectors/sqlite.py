@@ -18,7 +18,7 @@ from connectors import sqlite_types as types
 from connectors.sqlite_bulk import Bulk
 from connectors.sqlite_cursor import Cursors, odd_deletions
 from connectors.sqlite_file import File
-from connectors.sqlite_query import Statement, check_condition, page_statements
+from connectors.sqlite_query import Statement, check_condition, page_statements, presence
 from connectors.sqlite_rows import arrow, uncollected
 from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
@@ -35,6 +35,8 @@ _SHADOWS = (
 )  # fmt: skip
 """What FTS and R-Tree call their own tables, after the name of the virtual one."""
 
+_FEW, _MANY = 2, 200
+"""Between these numbers of stretches it is asked first in which of them anything is: mostly in one, or in none."""
 
 # A table by its exact name, where nothing virtual makes it doubtful whose it is: the usual case, which needs no help of
 # sqlite-utils, whose import is a tenth of an idle run.
@@ -221,6 +223,10 @@ class SQLiteConnector(SourceConnector):
         until = self._cursors.raw(connection, page, page.until)
         if indexed:
             keys.refuse_hidden_nulls(connection, page, until)
+        if indexed and position is None and _FEW < len(ranges) <= _MANY:
+            asked = presence(page, ranges)
+            found = connection.execute(asked.sql, asked.parameters).fetchone()
+            ranges = [each for each, is_there in zip(ranges, found, strict=True) if is_there]
         rowid = rowid_of(connection, page)
         return list(page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid, shown=shown))
 

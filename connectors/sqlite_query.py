@@ -20,7 +20,7 @@ _QUOTED = re.compile(r"('(?:[^']|'')*')" + r'|"((?:[^"]|"")*)"')
 
 @dataclass(frozen=True)
 class Statement:
-    """A SELECT up to its LIMIT, which is the last parameter and still to be given."""
+    """A SELECT; of a page's rows, up to its LIMIT, which is the last parameter and still to be given."""
 
     sql: str
     parameters: tuple[Scalar, ...]
@@ -93,6 +93,15 @@ def page_statements(
         for each in after(ranges, position[0]):
             parameters = []
             yield select([each.sql(cursor[0], parameters)], parameters)
+
+
+def presence(page: Page, ranges: Sequence[Range]) -> Statement:
+    """Return a SELECT of one row, which says of each of *ranges*, in their order, whether there is any value in it."""
+    assert page.scan.cursor is not None
+    parameters: list[Scalar] = []
+    name, table = column(page.tracked, page.scan.cursor), quoted(page.tracked.name)
+    asked = [f"EXISTS (SELECT 1 FROM {table} WHERE {each.within(name, parameters)})" for each in ranges]
+    return Statement(f"SELECT {', '.join(asked)}", tuple(parameters))
 
 
 def members(page: Page, parameters: list[Scalar]) -> list[str]:

@@ -56,6 +56,15 @@ class Range:
 
     def sql(self, column: str, parameters: list[Scalar]) -> str:
         """Return the condition on *column* (quoted), appending its values to *parameters*."""
+        within = self.within(column, parameters)
+        if not self.only:
+            return within
+        parameters.extend(self.values)
+        # The plus keeps the planner from making two searches, and a sort, of an OR.
+        return f"{within} AND ({self.only.replace('{c}', f'+{column}')})"
+
+    def within(self, column: str, parameters: list[Scalar]) -> str:
+        """Return the part of that condition which an index answers by one search."""
         terms = []
         if self.low is not None:
             terms.append(f"{column} {'>' if self.beyond else '>='} ?")
@@ -63,10 +72,6 @@ class Range:
         if self.high is not None:
             terms.append(f"{column} < ?")
             parameters.append(self.high)
-        if self.only:
-            # The plus keeps the planner from making two searches, and a sort, of an OR.
-            terms.append("(" + self.only.replace("{c}", f"+{column}") + ")")
-            parameters.extend(self.values)
         return " AND ".join(terms) or f"{column} IS NOT NULL"
 
 

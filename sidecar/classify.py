@@ -19,9 +19,11 @@ def change_types(updated: Integers, created: Integers | None, gone: Flags, toler
     codes = np.full(len(updated), 1, dtype=np.int8)
     codes[inserts(updated, created, tolerance)] = 0
     codes[gone] = 2
+    words = (INSERT, UPDATE, DELETE)
+    if len(codes) and (codes == codes[0]).all():
+        return pa.repeat(words[codes[0]], len(codes))
     # Made here: the first array of a process makes pyarrow import pandas, if it is there, and most runs find nothing.
-    types = pa.array([INSERT, UPDATE, DELETE])
-    return pa.DictionaryArray.from_arrays(pa.array(codes), types).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words)).cast(pa.string())
 
 
 def inserts(updated: Integers, created: Integers | None, tolerance: int) -> Flags:

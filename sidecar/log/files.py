@@ -79,6 +79,8 @@ def sync(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Create *path* and its parents; StateDamaged where that is refused."""
+    if path.is_dir():
+        return
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

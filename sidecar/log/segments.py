@@ -27,6 +27,8 @@ from sidecar.polls.deliveries import Records
 
 _KEY, _RECENT = b"sidecar", b"sidecar.recent"
 
+_BUFFER = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -69,18 +71,22 @@ def write(path: Path, changes: pa.Table, metadata: Metadata, remembered: Records
         "schema_version": metadata.schema_version,
         "schema_since": metadata.schema_since,
         "moved": metadata.moved,
-        "watermark": json.loads(dump_watermark(metadata.watermark)),
     }
+    said = f'{json.dumps(footer, separators=(",", ":"))[:-1]},"watermark":{dump_watermark(metadata.watermark)}}}'
     # Snappy: as quick as lz4, read faster than Spark can use it, and known to every reader of Parquet; Zstandard saves
     # a third of the size and costs a half of the speed.
     # Dictionaries only for the metadata columns: a source's values are mostly many, and a try costs a third.
     dictionaries = changes.column_names[: len(METADATA)]
     options = {"compression": "snappy", "coerce_timestamps": "us", "use_dictionary": dictionaries}
-    with _parquet().ParquetWriter(path, changes.schema, write_page_checksum=True, **options) as writer:
+    with (
+        # Arrow writes a small segment in some fifty pieces.
+        pa.output_stream(str(path), compression=None, buffer_size=_BUFFER) as file,
+        _parquet().ParquetWriter(file, changes.schema, write_page_checksum=True, **options) as writer,
+    ):
         writer.write_table(changes)
         # Of the file, not of its schema: Arrow writes a schema's metadata twice, and what is remembered may be most of
         # the segment.
-        writer.add_key_value_metadata({_KEY: json.dumps(footer, separators=(",", ":")), _RECENT: pack(remembered)})
+        writer.add_key_value_metadata({_KEY: said, _RECENT: pack(remembered)})
 
 
 def write_columns(path: Path, schema: pa.Schema) -> None:
