@@ -176,7 +176,7 @@ def with_added(
     """Return *mark*; where columns are new, or are others by the same name, one under which all rows come again."""
     if not recreated.wants_all(tracked, log, mark.born):
         return dataclasses.replace(mark, born=recreated.remembered(mark.born, tracked))
-    behind.refuse(tracked.name, mark.reached, connector.horizon(tracked, mark.memory))
+    behind.refuse(connector, tracked.name, mark.reached, connector.horizon(tracked, mark.memory))
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,
@@ -214,7 +214,7 @@ def looked(
     """Return *mark* as it stands under the numbering of today's view, and that."""
     # What an interrupted poll has seen is newer than what the one before it has.
     view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
-    behind.refuse(tracked.name, mark.reached, view)
+    behind.refuse(connector, tracked.name, mark.reached, view)
     mark = behind.reaching(mark, view)
     anew, back = renumbered.is_renumbered(mark, view), set_back.is_set_back(tracked, mark, view)
     if anew or back:

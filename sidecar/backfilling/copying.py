@@ -293,7 +293,7 @@ class Borrowing(Copying):
         with connector.snapshot():
             # The connection may have been lost since, and the next one have found another server.
             view = connector.horizon(page.tracked, work.memory)
-            behind.refuse(page.tracked.name, work.reached, view)
+            behind.refuse(connector, page.tracked.name, work.reached, view)
             return twins.read(connector, page), view.reaches
 
 
