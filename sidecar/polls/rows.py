@@ -1,4 +1,4 @@
-"""A page as the core sees it: which of its rows are new, what they are, and what must be remembered of them.
+"""A page as the core sees it: its rows, what they are, and what must be remembered of them.
 
 Rows at or below a closed value are never read again, so nothing of them is kept. Of the others Sidecar remembers, by
 key, what it delivered last: the row's version where the source has versions (PostgreSQL's xmin), else a fingerprint of
