@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -328,6 +329,8 @@ def key_of(tracked: Tracked, data: pa.Table, row: int) -> str:
 
 def _unlike(values: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray | None:
     """Return which values do not match, NULL where they are; None if all do."""
+    if len(values) <= _FEW and all(value is None or re.fullmatch(pattern, value) for value in values.to_pylist()):
+        return None
     odd = pc.invert(pc.match_substring_regex(values, pattern))
     return odd if pc.any(odd).as_py() else None
 

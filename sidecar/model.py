@@ -87,7 +87,10 @@ class Table:
 
     def column(self, name: str) -> Column | None:
         """Return the column called *name*, exactly."""
-        return next((c for c in self.columns if c.name == name), None)
+        for column in self.columns:
+            if column.name == name:
+                return column
+        return None
 
 
 @dataclass(frozen=True, slots=True)

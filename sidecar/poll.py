@@ -33,7 +33,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import behind, deliveries, met_again, quarantine, recreated, renumbered, rows, set_back, units
+from sidecar.polls import behind, deliveries, news, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING
@@ -244,11 +244,10 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    scan = next((p for p in tracked.passes if p.name == progress.scan), None)
-    if scan is None:
+    page = _asked(tracked, mark)
+    if page is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
-        return _nothing(tracked, store, mark)
-    page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+        return _nothing(reader, tracked, store, mark)
     data = reader.read(page)
     faults.point("page-read")
     if not progress.shape:
@@ -256,7 +255,7 @@ def _page(
         progress = dataclasses.replace(progress, shape=rows.shape(data))
         mark = dataclasses.replace(mark, progress=progress)
     if not len(data):
-        return _nothing(tracked, store, mark)
+        return _nothing(reader, tracked, store, mark)
     found, last = rows.from_page(page, data)
     rows.refuse_placeholders(found)
     full = len(data) >= page.limit
@@ -264,13 +263,13 @@ def _page(
         reader.expect(dataclasses.replace(page, after=last))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    fresh, remembered, late = met_again.new_of(own, store, mark, same)
+    fresh, remembered, late = news.fresh(own, store, mark, same)
     if progress.silent:
-        fresh, late = fresh.take(met_again.came_since(fresh, progress)), 0
-    after = advance(tracked, mark, last, full=full)
-    after = dataclasses.replace(after, late=after.late + late)
+        fresh, late = fresh.take(news.came_since(fresh, progress)), 0
     good, aside = quarantine.sorted_out(fresh)
     aside = quarantine.still_out(log, aside, mark.shape)
+    after = advance(tracked, mark, last, full=full)
+    after = dataclasses.replace(after if full else _beyond_empty(reader, tracked, after), late=after.late + late)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
     # or not. Later segments speak of the new numbers and columns, and it must not be told by what was before.
@@ -278,7 +277,7 @@ def _page(
         fits()
         number = after.offset + 1
         # Of the segment: whatever its rows are said to be, a backfill's chunks give way to them.
-        origin = "soft_delete" if scan.name == "deleted" else "poll"
+        origin = "soft_delete" if page.scan.name == "deleted" else "poll"
         after = dataclasses.replace(after, offset=number)
         if mark.polled is None and mark.job is not None and mark.job.closed is not None:
             # They were there when the table was first looked at, as what its backfill reads.
@@ -300,9 +299,26 @@ def _page(
     return step, after
 
 
-def _nothing(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
+def _asked(tracked: Tracked, mark: Watermark) -> Page | None:
+    """Return the page that *mark* stands before; None at the poll's end, and where its pass is none any more."""
+    progress = mark.progress
+    scan = next((p for p in tracked.passes if progress is not None and p.name == progress.scan), None)
+    if progress is None or scan is None:
+        return None
+    return Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+
+
+def _beyond_empty(reader: Reader, tracked: Tracked, mark: Watermark) -> Watermark:
+    """Return *mark*, which stands at a pass that has just begun, beyond those without rows: one write does for all."""
+    while (page := _asked(tracked, mark)) is not None and reader.is_empty(page):
+        faults.point("page-read")
+        mark = advance(tracked, mark, None, full=False)
+    return mark
+
+
+def _nothing(reader: Reader, tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
     """Go on from a pass that has no rows, or no more of them."""
-    after = advance(tracked, mark, None, full=False)
+    after = _beyond_empty(reader, tracked, advance(tracked, mark, None, full=False))
     store.save(tracked.name, after, NOTHING, lazy=True)
     faults.point("watermark-saved")
     if after.progress is None:

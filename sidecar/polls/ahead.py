@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sidecar.connector import SourceConnector
+from sidecar.errors import SidecarError
 from sidecar.model import Page
 from sidecar.polls import twins
 
@@ -31,6 +32,17 @@ class Reader:
         # Never two reads at once: one that turns out not to be wanted is waited for.
         rows = future.result()
         return rows if asked == page else twins.read(self._connector, page)
+
+    def is_empty(self, page: Page) -> bool:
+        """Return whether *page* has no rows. What it has, or why it cannot be read, is kept for `read`."""
+        found: Future[pa.Table] = Future()
+        try:
+            found.set_result(twins.read(self._connector, page))
+        except SidecarError as error:
+            found.set_exception(error)
+        is_empty = found.exception() is None and not len(found.result())
+        self._ahead = None if is_empty else (page, found)
+        return is_empty
 
     def expect(self, page: Page) -> None:
         """Begin to read *page*, which is asked for next."""

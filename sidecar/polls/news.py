@@ -1,8 +1,4 @@
-"""Rows that are met again: which rows of a page are new, and what is to be remembered of them.
-
-A poll reads again all that lies above its horizon. What has been delivered of that is known by its key: by the version
-that it had, or by a fingerprint of its content.
-"""
+"""Which of a page's rows a poll has not delivered before: by what is remembered of those that may be met again."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from sidecar.polls.rows import Rows
 from sidecar.state import WatermarkStore
 
 
-def new_of(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> tuple[Rows, Records, int]:
+def fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> tuple[Rows, Records, int]:
     """Return what is new of *found*, what to remember of that, and how many of the new rows came too late.
 
     Fingerprints cost a microsecond: they are made only of rows that are remembered, or may return. *same* says which
