@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -254,13 +255,19 @@ class SourceConnector(ABC):
 
 def connect(source: Source) -> SourceConnector:
     """Return the connector registered for *source*'s URL scheme; SettingsError names the known ones."""
+    return _registered(source.scheme)(source)
+
+
+# To look for one is to open a file of each package that is installed, and connections are made again and again.
+@functools.cache
+def _registered(scheme: str) -> type[SourceConnector]:
     found = entry_points(group="sidecar.connectors")
-    match = next((e for e in found if e.name == source.scheme), None)
+    match = next((e for e in found if e.name == scheme), None)
     if match is None:
         known = ", ".join(sorted({e.name for e in found})) or "none (is the package installed?)"
-        raise SettingsError(f'source url: no connector for "{source.scheme}://"; known schemes: {known}')
+        raise SettingsError(f'source url: no connector for "{scheme}://"; known schemes: {known}')
     connector: type[SourceConnector] = match.load()
-    return connector(source)
+    return connector
 
 
 __all__ = ["Finding", "Pass", "Source", "SourceConnector", "connect"]
