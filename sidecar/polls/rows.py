@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sidecar import classify, codec
 from sidecar.clock import SECOND
 from sidecar.cursor import DAY, NONE, Flags, Integers, comparable, exact_text, kind, show
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import (
     BAD,
     CURSOR,
@@ -313,6 +313,7 @@ def _check_keys(tracked: Tracked, data: pa.Table) -> None:
             f"{n}={v!r}" for n, v in zip(tracked.key, next(iter(codec.rows(twice, tracked.key))), strict=True)
         )
         raise SettingsError(
-            f'table "{tracked.name}": {len(twice)} keys stand more than once (first: {key}). Rows are told apart by a '
+            f'table "{tracked.name}": {counted(len(twice), "key stands", "keys stand")} more than once (first: '
+            f"{key}). Rows are told apart by a "
             "key that is unique: add the columns that make it so to primary_key."
         )

@@ -216,7 +216,7 @@ def test_a_key_that_holds_for_the_parent_alone_is_named_where_a_child_has_it_too
     project = Project(tmp_path, pg.reader_url, {"plain": {}})
     assert kinds(project.poll()["plain"], "id") == [("insert", 1), ("insert", 2)]
     s1.execute("INSERT INTO child VALUES (1, now(), now()), (1, now(), now())")
-    with pytest.raises(SettingsError, match=r'table "plain": 1 keys stand more than once \(first: id=1\)'):
+    with pytest.raises(SettingsError, match=r'table "plain": 1 key stands more than once \(first: id=1\)'):
         project.poll()
     assert "is not unique (first: id=1)" in project.cli("check").text
 

@@ -188,7 +188,7 @@ def test_a_key_that_stands_twice_is_named_with_its_values() -> None:
     loose = dataclasses.replace(TRACKED, key=("v", "id"), key_is_unique=False)
     data = arrow({}, {}, {}).set_column(0, "id", pa.array([7, 8, 7], pa.int64()))
     data = data.set_column(4, "v", pa.array(["a", "a", "a"]))
-    with pytest.raises(SettingsError, match=r"1 keys stand more than once \(first: v='a', id=7\)"):
+    with pytest.raises(SettingsError, match=r"1 key stands more than once \(first: v='a', id=7\)"):
         rows.from_page(page(tracked=loose), data)
     assert len(read(page(tracked=dataclasses.replace(loose, key_is_unique=True)), data)) == 3
 
