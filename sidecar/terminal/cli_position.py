@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidecar.errors import SettingsError, SidecarError
+from sidecar.settings.words import sink_of_its_own
 from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, held, logged, opened
 from sidecar.terminal.tables import printed
 
@@ -112,7 +113,7 @@ def schema(
 
     Once accepted, the changes before and after it are read apart, as of two tables.
 
-    Mirrors, and sinks of files, then need a new name and place, as is said there.
+    Mirrors and sinks of files then go on with all other tables; this one needs a sink of its own, as is said there.
 
     Example: [bold]sidecar schema orders[/bold]
     """
@@ -142,7 +143,10 @@ def schema(
 def _asked_of_sinks(sc: Sidecar, table: str) -> Iterator[str]:
     sinks = sc.tracked[table].sinks
     if sinks:
-        yield f"Mirrors, and sinks of files, need a new name and place now: {', '.join(sinks)}"
+        yield (
+            f"Mirrors and sinks of files ({', '.join(sinks)}) go on with all other tables; this one needs "
+            f"{sink_of_its_own(table)}"
+        )
     if any(sc.settings.sinks[name].mode == "mirror" for name in sinks):
         yield f"A new mirror begins with the whole table in its new columns: sidecar watermark reset {table}"
 
