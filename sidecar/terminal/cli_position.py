@@ -93,7 +93,7 @@ def watermark_forget(
     """
     from sidecar.log import queries
 
-    with opened(config, read_only=True) as sc:
+    with opened(config) as sc:
         name = logged(sc, table)
         queries.forget(sc.log(name), query)
     print(f'{name}: query "{query}" is forgotten')
