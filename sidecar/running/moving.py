@@ -12,6 +12,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND
 from sidecar.delivering import given
 from sidecar.errors import SettingsError
+from sidecar.horizon import kind_of
 from sidecar.log import consumers, queries
 from sidecar.model import CursorKind, Tracked
 from sidecar.poll import fresh_watermark
@@ -42,6 +43,17 @@ def closed_at(value: str, tracked: Tracked, kind: CursorKind, now: int) -> int:
             "would not be delivered. Write a time that is past; a day alone stands for its end"
         )
     return closed
+
+
+def read_as(value: str, tracked: Tracked) -> str | None:
+    """Return how *value*, which `closed_at` takes, is understood, where it leaves that open; None where it does not."""
+    kind = kind_of(tracked, tracked.passes[0])
+    shape = None if kind in ("number", "real") else cursor.zoneless(value)
+    if shape is None:
+        return None
+    zone = "UTC" if kind == "instant" or tracked.timezone is None else tracked.timezone
+    end = {"day": ", and stands for the end of its day", "minute": ", and stands for the end of its minute"}
+    return f'"{value}" has no zone: it is read as {zone}{end.get(shape, "")}'
 
 
 def accept_schema(sc: Sidecar, tracked: Tracked) -> list[str]:
