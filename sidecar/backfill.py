@@ -48,7 +48,7 @@ TOGETHER = 1_000
 class Chunk:
     """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
 
-    `era` is the numbering of versions by which the table stood then.
+    `era` is the numbering of versions by which the table stood then; `began`, when its span was begun with.
     """
 
     table: str
@@ -59,6 +59,7 @@ class Chunk:
     data: pa.Table
     low: int
     era: str | None = None
+    began: int | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -154,6 +155,9 @@ def write(
     spans_[chunk.span] = dataclasses.replace(spans_[chunk.span], after=last or spans_[chunk.span].after, done=not full)
     read, written = mark.job.read + len(chunk.data), mark.job.written + len(good)
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
+    if not mark.job.read and chunk.began is not None:
+        # Until now it has waited for other tables, or could not be read.
+        job = dataclasses.replace(job, at=chunk.began)
     if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     after = dataclasses.replace(mark, job=job)

@@ -37,7 +37,10 @@ TARGET = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows."""
+    """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows.
+
+    `began`: since when (microseconds UTC) it is being read.
+    """
 
     job: str
     part: int
@@ -47,6 +50,7 @@ class Work:
     memory: Memory
     adaptive: bool
     era: str | None = None
+    began: int | None = None
 
 
 class Failed(Exception):
@@ -216,7 +220,7 @@ class Copying:
             while not self._stop.is_set():
                 work = self._works.get_nowait()
                 if work.page.tracked.name not in self._left:
-                    return work
+                    return dataclasses.replace(work, began=self._clock.now())
         return None
 
     def _all(self, connector: SourceConnector) -> Iterator[Ready]:
@@ -292,7 +296,7 @@ def failing(table: str) -> Iterator[None]:
 
 def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
     """Return *data*, which was read of *work* as *page*, as it is handed on."""
-    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era)
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era, work.began)
 
 
 def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:
