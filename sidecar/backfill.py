@@ -49,6 +49,7 @@ class Chunk:
     """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
 
     `era` is the numbering of versions by which the table stood then; nothing was written after `reached` in the source.
+    `began`: when its span was begun with.
     """
 
     table: str
@@ -60,6 +61,7 @@ class Chunk:
     low: int
     era: str | None = None
     reached: int | None = None
+    began: int | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -155,6 +157,9 @@ def write(
     spans_[chunk.span] = dataclasses.replace(spans_[chunk.span], after=last or spans_[chunk.span].after, done=not full)
     read, written = mark.job.read + len(chunk.data), mark.job.written + len(good)
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
+    if not mark.job.read and chunk.began is not None:
+        # Until now it has waited for other tables, or could not be read.
+        job = dataclasses.replace(job, at=chunk.began)
     if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)

@@ -245,6 +245,17 @@ def parse(text: str, tracked: Tracked, kind_: CursorKind) -> int | None:
         return None
 
 
+def zoneless(text: str) -> Literal["day", "minute", "time"] | None:
+    """Return of what length is the time that the *text* of a person names without a zone; None if it names none so."""
+    found = _iso(text.strip())
+    try:
+        if len(found) < 10 or found[4] != "-" or datetime.fromisoformat(found).tzinfo is not None:
+            return None
+    except ValueError:
+        return None
+    return "day" if len(found) == 10 else "minute" if len(found) == 16 else "time"
+
+
 def per_second(unit: Unit, kind_: CursorKind) -> int:
     """Return how many of a column's comparable integers make a second; reals count in millionths."""
     return PER_SECOND[unit] * (SECOND if kind_ == "real" else 1)

@@ -338,7 +338,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A backfill under way: of the request `id`, begun after the log's offset `began`, at the time `at`.
+    """A backfill under way: of the request `id`, begun after the log's offset `began`; `at`: when its rows began to be
+    read, and before that, when it was begun.
 
     closed    by pass, what polls began above (None: all rows are the backfill's); with `since`, the version from which
               they read. Rows that polls deliver are left to them.

@@ -19,7 +19,7 @@ from sidecar.backfilling import executors
 from sidecar.delivering import folder_columns, given, row_groups
 from sidecar.delivering.folder import Folder
 from sidecar.delivering.raised_at import raised_at
-from sidecar.errors import SettingsError, SidecarError, SinkError
+from sidecar.errors import SettingsError, SidecarError, SinkError, counted
 from sidecar.log.files import filename
 from sidecar.log.storage import AnyPath
 
@@ -160,8 +160,8 @@ class FileSink(Common):
         data = [path for path in parts if not str(path.getName()).startswith(("_", "."))]
         if len(data) < filled():
             raise SinkError(
-                f'sink "{self.name}": Spark\'s executors have written {filled()} files, and {len(data)} of them are '
-                f"seen here: {self.path} must be on storage that all of them, and this machine, see as the same"
+                f'sink "{self.name}": Spark\'s executors have written {counted(filled(), "file")}, and {len(data):,} '
+                f"can be seen here: {self.path} must be on storage that all of them, and this machine, see as the same"
             )
         for index, part in enumerate(data):
             suffix = str(part.getName()).partition(".")[2]

@@ -18,7 +18,7 @@ from sidecar.backfill import WHOLE, parts
 from sidecar.backfilling.purge import refuse_hidden
 from sidecar.backfilling.requests import Ended, Kind, Request, Requests
 from sidecar.clock import SECOND
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
 from sidecar.polls import quarantine
 
@@ -115,10 +115,14 @@ def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
         if len(values) != len(tracked.key):
             raise SettingsError(
                 f'table "{tracked.name}": {",".join(map(str, values))!r} is no key of it: its key is '
-                f"({', '.join(tracked.key)}), so a key has {len(tracked.key)} values, with a comma in between"
+                f"({', '.join(tracked.key)}), so a key has {_commas(len(tracked.key))}"
             )
     columns = [_typed(tracked, name, [values[at] for values in split]) for at, name in enumerate(tracked.key)]
     return tuple(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def _commas(values: int) -> str:
+    return "1 value" if values == 1 else f"{values} values, with a comma in between"
 
 
 def _values(key: object) -> list[object]:
@@ -237,7 +241,7 @@ def described(r: Request) -> str:
         parts.append("all rows")
     if r.scope.among is not None:
         count = len(r.scope.among.values)
-        parts.append(f"{count:,} value{'' if count == 1 else 's'} of ({', '.join(r.scope.among.columns)})")
+        parts.append(f"{counted(count, 'value')} of ({', '.join(r.scope.among.columns)})")
     if r.scope.where is not None:
         parts.append(f"where {r.scope.where}")
     return ", ".join(parts) + (", then purge" if r.purge else "")

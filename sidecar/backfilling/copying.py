@@ -40,7 +40,8 @@ TARGET = 0.5
 class Work:
     """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows.
 
-    `reached` is that of the view in which it is (`Horizon.reaches`).
+    `reached` is that of the view in which it is (`Horizon.reaches`). `began`: since when (microseconds UTC) it is being
+    read.
     """
 
     job: str
@@ -52,6 +53,7 @@ class Work:
     adaptive: bool
     era: str | None = None
     reached: int | None = None
+    began: int | None = None
 
 
 class Failed(Exception):
@@ -221,7 +223,7 @@ class Copying:
             while not self._stop.is_set():
                 work = self._works.get_nowait()
                 if work.page.tracked.name not in self._left:
-                    return work
+                    return dataclasses.replace(work, began=self._clock.now())
         return None
 
     def _all(self, connector: SourceConnector) -> Iterator[Ready]:
@@ -308,7 +310,8 @@ def failing(table: str) -> Iterator[None]:
 
 def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
     """Return *data*, which was read of *work* as *page*, as it is handed on."""
-    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era, work.reached)
+    told = (work.low, work.era, work.reached, work.began)
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, *told)
 
 
 def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:

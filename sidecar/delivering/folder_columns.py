@@ -15,6 +15,7 @@ from sidecar import faults
 from sidecar.delivering.folder import Folder
 from sidecar.errors import SinkError
 from sidecar.polls import evolution
+from sidecar.settings.words import sink_of_its_own
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,8 +62,8 @@ def _merged(held: StructType, new: StructType, format_: str, where: str, *, is_e
     if format_ not in _BY_NAME and held.names != new.names:
         raise SinkError(
             f"{where}: its {format_} files have the columns {', '.join(held.names)}, and now there are "
-            f"{', '.join(new.names)}; they could not be told apart. Give the sink another path, or keep them by a "
-            "transform"
+            f"{', '.join(new.names)}; they could not be told apart. The sink goes on with its other tables; give this "
+            f"one {sink_of_its_own()}. Or keep the columns by a transform"
         )
     for field in new:
         before = fields.get(named(field.name))
@@ -79,8 +80,8 @@ def _merged(held: StructType, new: StructType, format_: str, where: str, *, is_e
 def _other(where: str, format_: str, name: str, before: DataType, after: DataType) -> SinkError:
     return SinkError(
         f'{where}: its {format_} files hold column "{name}" as {before.simpleString()}, and now it is '
-        f"{after.simpleString()}; they could not be read as one. Cast the column by a transform, in a sink of another "
-        "name and path"
+        f"{after.simpleString()}; they could not be read as one. The sink goes on with its other tables; give this one "
+        f"{sink_of_its_own()}. Or cast the column by a transform"
     )
 
 

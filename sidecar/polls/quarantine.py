@@ -22,7 +22,7 @@ from sidecar import faults
 from sidecar.changelog import ChangeLog
 from sidecar.clock import iso
 from sidecar.cursor import Flags
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.log.files import make_folder, write_durably
 from sidecar.model import ALL, BAD, Position, Scalar, Scope, Tracked
 from sidecar.polls.rows import Rows, shape
@@ -108,12 +108,12 @@ def set_aside(log: ChangeLog, offset: int, aside: Rows | None, at: int) -> None:
 
     write_durably(path, write)
     causes = "; ".join(
-        f'column "{name}" {reason} ({_rows(number)}, first key: {_key(aside.tracked, first)})'
+        f'column "{name}" {reason} ({counted(number, "row")}, first key: {_key(aside.tracked, first)})'
         for (name, reason), (number, first) in _causes(aside).items()
     )
     log_.warning(
         'table "%s": %s set aside in %s: %s. Once corrected and stamped anew, rows are delivered',
-        log.table, "1 row is" if len(aside) == 1 else f"{len(aside):,} rows are", path, causes,
+        log.table, counted(len(aside), "row is", "rows are"), path, causes,
     )  # fmt: skip
     faults.point("rows-set-aside")
 
@@ -206,10 +206,6 @@ def _causes(odd: Rows) -> dict[tuple[str, str], tuple[int, _Bad]]:
             number, first = found.get(cause, (0, bad))
             found[cause] = number + 1, first
     return found
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def _said(tracked: Tracked, name: str, bad: _Bad) -> str:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sidecar import codec
 from sidecar.connector import SourceConnector
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import Page
 
 
@@ -31,7 +31,7 @@ def read(connector: SourceConnector, page: Page) -> pa.Table:
         values = next(iter(codec.rows(twice, tracked.key)))
         key = ", ".join(f"{n}={v!r}" for n, v in zip(tracked.key, values, strict=True))
         raise SettingsError(
-            f'table "{tracked.name}": {len(twice)} {"keys stand" if len(twice) > 1 else "key stands"} more than once '
+            f'table "{tracked.name}": {counted(len(twice), "key stands", "keys stand")} more than once '
             f"(first: {key}). Rows are told apart by a key that is unique: add the columns that make it so to "
             "primary_key."
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
 from sidecar.delivering import places
-from sidecar.errors import SettingsError, SidecarError, StateDamaged
+from sidecar.errors import SettingsError, SidecarError, StateDamaged, counted
 from sidecar.polls.changes import change_schema, decision
 from sidecar.running import standing
 
@@ -65,7 +65,7 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
     if fine:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
-    yield f"{_count(len(tables), 'table')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    yield f"{counted(len(tables), 'table')}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
 
 
 def _message(text: str, width: int | None) -> list[str]:
@@ -138,7 +138,3 @@ def _at(finding: Finding, table: str) -> Finding:
     within = finding.where.removeprefix(table).strip(".: ")
     message = f"{within}: {finding.message}" if within and within != finding.where else finding.message
     return Finding(finding.level, table, message, finding.advice)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

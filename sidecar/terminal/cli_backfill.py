@@ -53,7 +53,7 @@ def backfill(
         return
     if table is None:
         raise SettingsError("name the table to backfill; --list shows the backfills of all tables")
-    with opened(config, read_only=True) as sc:
+    with opened(config) as sc:
         name = followed(sc, table)
         if cancel:
             ended = backfills.cancel(sc, name)

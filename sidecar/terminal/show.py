@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sidecar import cursor
 from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
+from sidecar.errors import counted
 from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.polls import evolution
 from sidecar.settings.names import matches
@@ -93,10 +94,6 @@ def _is_named(table: str, key: str) -> bool:
     return key in (table, f"public.{table}") or table.endswith(f".{key}")
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
-
-
 def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return what `status` found as a table for people."""
     found = []
@@ -109,9 +106,9 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         elif row["backfill"]:
             well = f"backfill {row['backfill']['progress']}"
         if row["late"]:
-            well += f", {_rows(row['late'])} came later than lookback"
+            well += f", {counted(row['late'], 'row')} came later than lookback"
         if row["quarantined"]:
-            well += f", {_rows(row['quarantined'])} set aside"
+            well += f", {counted(row['quarantined'], 'row')} set aside"
         state = _held(row) or well
         if row["error"]:
             state = "error" if well == "ok" else f"error, {well.removeprefix('ok, ')}"

@@ -76,18 +76,20 @@ def settings(text: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["init", "check", "run", "status", "changes", "demo"]
+    ["init", "check", "run", "status", "changes", "backfill", "export", "schema", "demo"]
     + [f"watermark {name}" for name in ("show", "set", "reset", "forget")],
 )
-def test_every_command_teaches_itself_by_an_example(sidecar: Sidecar, command: str) -> None:
+def test_every_command_teaches_itself_by_an_example_and_says_how_it_exits(sidecar: Sidecar, command: str) -> None:
     answer = sidecar(*command.split(), "--help")
     assert answer.code == 0
-    assert f"Example: sidecar {command}" in " ".join(answer.out.split())
+    text = " ".join(answer.out.split())
+    assert f"Example: sidecar {command}" in text
+    assert "Exit codes: 0 done · " in text
 
 
 def test_help_lists_commands_and_exit_codes(sidecar: Sidecar) -> None:
     text = " ".join(sidecar("--help").out.split())
-    for word in ("init", "check", "run", "status", "changes", "watermark", "demo", "4 state held by another process"):
+    for word in ("init", "check", "run", "status", "changes", "watermark", "demo", "4 another process holds the state"):
         assert word in text
 
 
@@ -322,6 +324,38 @@ def test_a_watermark_can_be_seen_set_and_reset(sidecar: Sidecar, shop: SQLiteFil
     assert "Z info: table=orders rows=1 " in sidecar("run", "--once").err
     assert sidecar("watermark", "reset", "orders").code == 0
     assert "Z info: table=orders rows=3 " in sidecar("run", "--once").err
+
+
+@pytest.mark.parametrize(
+    ("value", "zone", "said"),
+    [
+        ("2024-05-01", None, "read as UTC, and stands for the end of its day"),
+        ("2024-05-01 11:00", None, "read as UTC, and stands for the end of its minute"),
+        ("2024-05-01 11:00:00", "Europe/Berlin", "read as Europe/Berlin"),
+        ("2024-05-01 11:00:00Z", None, None),
+        ("2024-05-01 11:00:00 +0200", None, None),
+        ("1714561200", None, None),
+    ],
+)
+def test_a_time_without_a_zone_is_answered_by_how_it_is_read(
+    sidecar: Sidecar, shop: SQLiteFile, value: str, zone: str | None, said: str | None
+) -> None:
+    if zone is not None:
+        shop.connection.execute("UPDATE orders SET updated_at = '2024-05-01 10:00:00'")
+        settings(Path("sidecar.toml").read_text().replace("[tables.orders]", f'[tables.orders]\ntimezone = "{zone}"'))
+    sidecar("run", "--once")
+    answer = sidecar("watermark", "set", "orders", value)
+    assert answer.code == 0
+    told = [line for line in answer.out.splitlines() if "has no zone" in line]
+    assert told == ([] if said is None else [f'orders: "{value}" has no zone: it is {said}'])
+
+
+def test_a_watermark_is_set_by_the_numbers_of_its_column_without_a_word_on_zones(
+    sidecar: Sidecar, shop: SQLiteFile
+) -> None:
+    sidecar("run", "--once")
+    answer = sidecar("watermark", "set", "ticks", "6")
+    assert (answer.code, "zone" in answer.out) == (0, False)
 
 
 def test_a_query_that_reads_the_log_is_shown_beside_the_sinks_until_it_is_forgotten(
