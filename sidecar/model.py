@@ -25,7 +25,6 @@ OnBadValue: TypeAlias = Literal["error", "null", "quarantine"]
 PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped")
 """The passes in the order in which a poll makes them. "all" is none of them: it is a backfill's."""
 
-
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
 
@@ -54,8 +53,8 @@ class Column:
     Parquet gives back as it is, times in microseconds.
 
     `detail` is what its connector wants to know of it when it reads it. `variant`: it holds JSON as text, which Spark
-    is to see as a VARIANT. `born` is `database/table/column`, by what the source never gives to another one
-    that it makes under the same name; '' where there is no telling.
+    is to see as a VARIANT. `born` is `database/table/column`, by what the source gives to no other one of the same
+    name; '' where there is no telling.
     """
 
     name: str
@@ -288,10 +287,8 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """How hard a source is at work, in seconds, as far as it tells.
-
-    How far its standbys lag behind it, or it behind its primary; how long the session has waited that waits longest for
-    a lock; and the one that waits longest for a lock which reading for a copy keeps from it.
+    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind its
+    primary; how long the session has waited that waits longest for a lock, and for one that reading for a copy holds.
     """
 
     replication_lag: float | None = None
@@ -338,8 +335,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A backfill under way: of the request `id`, begun after the log's offset `began`; `at`: when its rows began to be
-    read, and before that, when it was begun.
+    """A backfill under way: of the request `id`, begun after the log's offset `began`; read (or waiting) since `at`.
 
     closed    by pass, what polls began above (None: all rows are the backfill's); with `since`, the version from which
               they read. Rows that polls deliver are left to them.
@@ -367,14 +363,14 @@ class Job:
 class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
-    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
-    holds; `offset` is the last segment written. `era` is the numbering that `since` belongs to; `doubt`, after it has
-    changed and until a poll is complete, the offset up to which the log tells by content what has been delivered.
-    `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
-    and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
-    `job` is the backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the
-    `backfill_version` under which the table's rows have come. `born` is what the connector says of columns
-    (`Column.born`), by name. What has been read was written before the position `reached` (`Horizon.reaches`).
+    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor holds;
+    `offset` is the last segment written. `era` is the numbering that `since` belongs to; `doubt`, after it has changed
+    and until a poll is complete, the offset up to which the log tells by content what has been delivered. `hold` is
+    what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due, and were
+    seen all the same. `shape` are the columns of which the fingerprints that are remembered were made. `job` is the
+    backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the `backfill_version`
+    under which the table's rows have come. `born` is what the connector says of columns (`Column.born`), by name.
+    `reached` is the position in the source before which all that has been read was written (`Horizon.reaches`).
     """
 
     settings: str
