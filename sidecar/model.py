@@ -287,8 +287,8 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind its
-    primary; how long the session has waited that waits longest for a lock, and for one that reading for a copy holds.
+    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind
+    its primary; how long the session has waited that waits longest for a lock, and for one that reading a copy holds.
     """
 
     replication_lag: float | None = None
