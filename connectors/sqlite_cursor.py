@@ -241,8 +241,9 @@ class Cursors:
         """
         tracked = page.tracked
         key = (tracked.name, name)
-        window = ranges_.window(closed, tracked.timezone)
-        if key not in self._shifted and window is not None and self._looks.are_due(key, closed):
+        if key in self._shifted or not self._looks.are_due(key, closed):
+            return key in self._shifted
+        if (window := ranges_.window(closed, tracked.timezone)) is not None:
             with self._looks.made(key, self._state(connection), closed):
                 if forms.holds_behind(connection, tracked, name, window):
                     self._shifted.add(key)

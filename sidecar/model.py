@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -132,7 +133,7 @@ class Refresh:
     on: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tracked:
     """A table and how it is followed: the settings with every default resolved against the source.
 
@@ -184,7 +185,7 @@ class Tracked:
         assert column is not None, f"{self.name}: {self.updated_at} was resolved against the table"
         return column.arrow
 
-    @property
+    @functools.cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The passes of a poll, in order; what an earlier one reads is dropped from a later one."""
         found = [Pass("updated", self.updated_at)]

@@ -94,7 +94,7 @@ class Rows:
         """Return the columns that users see, in the source's order and in the types that users see."""
         names, there = [c.name for c in self.tracked.columns], {*self.data.column_names}
         typed = [VALUE + n if VALUE + n in there else n for n in names]
-        return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
+        return pa.table([self.data.column(n) for n in typed], names)
 
 
 def keys_of(tracked: Tracked, data: pa.Table) -> Keys:
