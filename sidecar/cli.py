@@ -149,7 +149,7 @@ def status(
 
     Polled: how long ago the copy was level with the source; - as long as its first load is not complete.
 
-    State: ok, what is under way, or the source's transaction that has held the table back for over a minute.
+    State: ok, what is under way, what has held the table back for over a minute; or that no setting asks for it now.
 
     Each error stands below, on a line of its own; also why a table that the settings ask for is not followed.
 

@@ -103,6 +103,10 @@ class Sidecar:
         self.__dict__["tracked"] = self._outlined(found)
         return broken
 
+    def note_away(self, error: SidecarError) -> None:
+        """Have `status` say of all tables that the source cannot be asked: *error*."""
+        standing.note_away(self, error)
+
     def _outlined(self, found: Collection[Tracked]) -> Mapping[str, Tracked]:
         self.outlines = {t.name: self.connector.outline(t.table) for t in found}
         return {t.name: t for t in found}

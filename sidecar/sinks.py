@@ -111,7 +111,7 @@ class FileSink(Common):
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         del version
-        shaped = self.shaped(frame)
+        shaped = folder_columns.arranged(self.shaped(frame), self._target(batch), self.format)
         counted, filled = executors.counted(shaped)
         staging = self._staging(batch)
         exact = _EXACT if self.format in ("json", "csv", "xml") else {}
@@ -148,7 +148,8 @@ class FileSink(Common):
         target, staging = self._target(batch), self._staging(batch)
         name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         faults.point("batch-staged")
-        folder_columns.settle(shaped, target, self.format, f'sink "{self.name}", table "{batch.table}"')
+        where = f'sink "{self.name}", table "{batch.table}"'
+        folder_columns.settle(shaped, target, self.format, where, self.options)
         hadoop, files = _hadoop(shaped, target)
         for status in files.listStatus(hadoop(target)):
             if status.getPath().getName().startswith(name):

@@ -58,7 +58,8 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
     for where in [p for p in places if p not in tables] + [t for t in tables if t in places]:
         yield where
         for finding in (f for f in found if f.where == where):
-            yield from _message(f"{finding.level}: {finding.message}", width)
+            for line in finding.message.splitlines():
+                yield from _message(f"{finding.level}: {line}", width)
             yield from (f"    {line}" for line in finding.advice.splitlines())
         yield ""
     fine = [name for name in tables if name not in places]

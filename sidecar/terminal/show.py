@@ -42,6 +42,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
     return [
         {
             "table": t.table,
+            "followed": _is_asked_for(settings, t.table),
             "watermark": None if t.greatest is None else cursor.show(t.greatest, t.kind, t.unit),
             "polled": None if t.polled is None else iso(t.polled),
             "lag_s": None if t.polled is None else round(max(0, now - t.polled) / SECOND, 1),
@@ -90,6 +91,17 @@ def _takes(settings: Settings, sink: str, table: TableStatus) -> bool:
     return (asked is None or sink in asked) and (tables is None or any(matches(table.table, p) for p in tables))
 
 
+def _is_asked_for(settings: Settings, table: str) -> bool:
+    """Return whether *settings* have *table* followed, if it is there and can be."""
+    include, exclude = settings.source.include, settings.source.exclude
+    if any(_is_named(table.casefold(), key.casefold()) for key in settings.tables):
+        return True
+    if include is None and not exclude:
+        return False
+    is_let_in = include is None or any(matches(table, pattern) for pattern in include)
+    return is_let_in and not any(matches(table, pattern) for pattern in exclude)
+
+
 def _is_named(table: str, key: str) -> bool:
     return key in (table, f"public.{table}") or table.endswith(f".{key}")
 
@@ -109,7 +121,7 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
             well += f", {counted(row['late'], 'row')} came later than lookback"
         if row["quarantined"]:
             well += f", {counted(row['quarantined'], 'row')} set aside"
-        state = _held(row) or well
+        state = (_held(row) or well) if row["followed"] else "not followed any more"
         if row["error"]:
             state = "error" if well == "ok" else f"error, {well.removeprefix('ok, ')}"
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"

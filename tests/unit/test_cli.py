@@ -20,7 +20,7 @@ from sidecar.cli import execute
 from sidecar.clock import SystemClock
 from sidecar.log import queries
 from tests.conftest import SQLiteFile
-from tests.servers import Database
+from tests.servers import Database, make
 
 SHOP = """
 CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL, raw BLOB, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
@@ -280,6 +280,41 @@ def test_tables_that_cannot_be_followed_are_listed_with_why_until_nobody_asks_fo
     assert "error" not in sidecar("status").out
 
 
+def test_a_table_that_the_settings_do_not_name_any_more_is_said_to_be_that(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    source = f'[source]\nurl = "sqlite:///{shop.path.name}"\n'
+    settings(f'{source}include = ["*"]\n')
+    sidecar("run", "--once")
+    for asked, followed in (
+        ('include = ["*"]', [True, True]),
+        ('exclude = ["orders"]', [False, True]),
+        ('include = ["or*"]\n[tables.TICKS]', [True, True]),
+        ("[tables.ticks]", [False, True]),
+    ):
+        settings(f"{source}{asked}\n")
+        assert [row["followed"] for row in json.loads(sidecar("status", "--json").out)] == followed, asked
+    sidecar("run", "--once")
+    orders, ticks = sidecar("status").out.splitlines()[1:]
+    assert orders.endswith("  not followed any more")
+    assert ticks.endswith("  ok")
+
+
+def test_a_source_that_is_away_from_the_start_is_what_is_wrong_with_each_table(
+    sidecar: Sidecar, tmp_path: Path, pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(pg.connect(), "CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    settings(f'[source]\nurl = "{pg.reader_url}"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 0
+    settings('[source]\nurl = "postgresql://reader@127.0.0.1:1/shop"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 3
+    (t,) = json.loads(sidecar("status", "--json").out)
+    assert "127.0.0.1" in t["error"]
+    settings(f'[source]\nurl = "{pg.reader_url}"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 0
+    (t,) = json.loads(sidecar("status", "--json").out)
+    assert t["error"] is None
+
+
 def test_a_source_that_is_gone_is_named(sidecar: Sidecar, shop: SQLiteFile) -> None:
     shop.path.rename(shop.path.with_suffix(".away"))
     answer = sidecar("run", "--once")
@@ -407,6 +442,15 @@ def test_check_exits_with_1_on_an_error(sidecar: Sidecar, shop: SQLiteFile) -> N
     assert answer.code == 1
     assert "no_such_module" in answer.out
     assert "1 error" in answer.out
+
+
+def test_check_says_each_problem_of_a_table_on_a_line_of_its_own(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    shop.connection.execute("CREATE TABLE loose (a TEXT)")
+    with Path("sidecar.toml").open("a") as file:
+        file.write("[tables.loose]\n")
+    lines = sidecar("check").out.splitlines()
+    at = lines.index("loose")
+    assert [line[:22] for line in lines[at + 1 : at + 4]] == ['  error: table "loose"', '  error: table "loose"', ""]
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
