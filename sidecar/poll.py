@@ -246,7 +246,7 @@ def _page(
     if scan is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
         return _nothing(tracked, store, mark)
-    page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+    page = Page(tracked, scan, mark.closed(), progress.after, reader.limit(tracked.page_size), mark.since)
     data = reader.read(page)
     faults.point("page-read")
     if not progress.shape:
@@ -259,7 +259,7 @@ def _page(
     rows.refuse_placeholders(found)
     full = len(data) >= page.limit
     if full:
-        reader.expect(dataclasses.replace(page, after=last))
+        reader.expect(dataclasses.replace(page, after=last, limit=reader.limit(tracked.page_size)))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
     fresh, remembered, late = _fresh(own, store, mark, same)

@@ -1,4 +1,9 @@
-"""Reading ahead: the next page is fetched while the last one is made durable. Two pages in memory, never more."""
+"""Reading ahead: the next page is fetched while the last one is made durable. Two pages in memory, never more.
+
+How many rows a page may have is the settings' affair; how many bytes, memory's. Nobody knows how wide rows are before
+some are read, so the first page of each run is a small one, and the next ones grow as far as the last one was narrow.
+Rows that are wider than those before them may still take more than there is: then the next run begins small again.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+FIRST, GROWTH = 100, 16
+"""Rows of a first page, and how many times as many the next one may have: 100, 1,600, 25,600."""
+
+ROOM = 64 << 20
+"""Bytes that one page should take in memory. Several times that is needed while it is read and written."""
+
+
+def room(limit: int, rows: pa.Table) -> int:
+    """Return how many rows the page may have that follows *rows*, of which at most *limit* had been asked for."""
+    if not len(rows):
+        return limit
+    return max(1, min(limit * GROWTH, ROOM * len(rows) // max(1, int(rows.nbytes))))
+
+
 class Reader:
     """Reads a connector's pages, one at a time; the one that is expected next, ahead, if the connector allows it."""
 
@@ -20,9 +39,19 @@ class Reader:
         self._connector = connector
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: tuple[Page, Future[pa.Table]] | None = None
+        self._room = FIRST
+
+    def limit(self, most: int) -> int:
+        """Return how many rows the next page may have, of *most* that are wanted."""
+        return min(most, self._room)
 
     def read(self, page: Page) -> pa.Table:
         """Return *page*'s rows."""
+        rows = self._rows(page)
+        self._room = room(page.limit, rows)
+        return rows
+
+    def _rows(self, page: Page) -> pa.Table:
         expected, self._ahead = self._ahead, None
         if expected is None:
             return self._connector.read(page)
