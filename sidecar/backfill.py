@@ -32,7 +32,7 @@ from sidecar.connector import SourceConnector
 from sidecar.cursor import Flags
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
-from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls import ahead, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import existing, to_changes
 from sidecar.polls.deliveries import Records
 from sidecar.polls.rows import Rows
@@ -163,7 +163,8 @@ def write(
     if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)
-    after = dataclasses.replace(mark, job=job, reached=reached)
+    width = ahead.width(chunk.data) if len(chunk.data) else mark.width
+    after = dataclasses.replace(mark, job=job, reached=reached, width=width)
     offset = None
     if len(own):
         fits()

@@ -25,7 +25,6 @@ OnBadValue: TypeAlias = Literal["error", "null", "quarantine"]
 
 PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped")
 """The passes in the order in which a poll makes them. "all" is none of them: it is a backfill's."""
-
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
 
@@ -371,7 +370,7 @@ class Watermark:
     seen all the same. `shape` are the columns of which the fingerprints that are remembered were made. `job` is the
     backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the `backfill_version`
     under which the table's rows have come. `born` is what the connector says of columns (`Column.born`), by name.
-    `reached` is the position in the source before which all that has been read was written (`Horizon.reaches`).
+    All that has been read was written before `reached` in the source (`Horizon.reaches`). `width`: the bytes of a row.
     """
 
     settings: str
@@ -393,6 +392,7 @@ class Watermark:
     version: str | None = None
     born: Mapping[str, str] = field(default_factory=dict)
     reached: int | None = None
+    width: int | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

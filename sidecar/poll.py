@@ -33,7 +33,7 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import behind, deliveries, news, quarantine, recreated, renumbered, rows, set_back, units
+from sidecar.polls import ahead, behind, deliveries, news, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
 from sidecar.polls.deliveries import NOTHING
@@ -72,7 +72,8 @@ def poll(
     known = store.watermark(tracked.name)
     mark = known or fresh_watermark(tracked)
     check_settings(tracked, mark)
-    with connector.snapshot(), Reader(connector) as reader:
+    known_width = mark.width if mark.progress is None else None
+    with connector.snapshot(), Reader(connector, known_width) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
         mark = with_added(connector, tracked, log, store, mark)
@@ -244,7 +245,7 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    page = _asked(tracked, mark)
+    page = _asked(reader, tracked, mark)
     if page is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
         return _nothing(reader, tracked, store, mark)
@@ -260,7 +261,7 @@ def _page(
     rows.refuse_placeholders(found)
     full = len(data) >= page.limit
     if full:
-        reader.expect(dataclasses.replace(page, after=last))
+        reader.expect(dataclasses.replace(page, after=last, limit=reader.limit(tracked.page_size)))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
     fresh, remembered, late = news.fresh(own, store, mark, same)
@@ -278,7 +279,7 @@ def _page(
         number = after.offset + 1
         # Of the segment: whatever its rows are said to be, a backfill's chunks give way to them.
         origin = "soft_delete" if page.scan.name == "deleted" else "poll"
-        after = dataclasses.replace(after, offset=number)
+        after = dataclasses.replace(after, offset=number, width=ahead.width(data))
         if mark.polled is None and mark.job is not None and mark.job.closed is not None:
             # They were there when the table was first looked at, as what its backfill reads.
             found_by, types = "backfill", existing(good)
@@ -299,18 +300,18 @@ def _page(
     return step, after
 
 
-def _asked(tracked: Tracked, mark: Watermark) -> Page | None:
+def _asked(reader: Reader, tracked: Tracked, mark: Watermark) -> Page | None:
     """Return the page that *mark* stands before; None at the poll's end, and where its pass is none any more."""
     progress = mark.progress
     scan = next((p for p in tracked.passes if progress is not None and p.name == progress.scan), None)
     if progress is None or scan is None:
         return None
-    return Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+    return Page(tracked, scan, mark.closed(), progress.after, reader.limit(tracked.page_size), mark.since)
 
 
 def _beyond_empty(reader: Reader, tracked: Tracked, mark: Watermark) -> Watermark:
     """Return *mark*, which stands at a pass that has just begun, beyond those without rows: one write does for all."""
-    while (page := _asked(tracked, mark)) is not None and reader.is_empty(page):
+    while (page := _asked(reader, tracked, mark)) is not None and reader.is_empty(page):
         faults.point("page-read")
         mark = advance(tracked, mark, None, full=False)
     return mark

@@ -23,7 +23,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
 from sidecar.model import Memory, Page, Position
-from sidecar.polls import behind, twins
+from sidecar.polls import ahead, behind, twins
 from sidecar.running.stopping import breaking_off
 
 if TYPE_CHECKING:
@@ -247,8 +247,7 @@ class Copying:
     def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
         """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
         name, page = work.page.tracked.name, work.page
-        if work.adaptive:
-            page = dataclasses.replace(page, limit=limits.get(name, page.limit))
+        page = dataclasses.replace(page, limit=first(work, limits.get(name)))
         after: Page | None = page
         while after is not None:
             page, began = after, self._clock.monotonic()
@@ -319,8 +318,19 @@ def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | 
     if len(data) < page.limit:
         return None
     after: Position = codec.position(data.slice(len(data) - 1), page.tracked.key)
-    limit = adapted(page.limit, seconds) if work.adaptive else page.limit
-    return dataclasses.replace(page, after=after, limit=limit)
+    limit = adapted(page.limit, seconds) if work.adaptive else work.page.limit
+    if limit > page.limit:
+        # Quickly back to what is usual, where only a first look has made it small.
+        limit = max(limit, work.page.limit)
+    return dataclasses.replace(page, after=after, limit=min(limit, ahead.room(page.limit, data)))
+
+
+def first(work: Work, known: int | None) -> int:
+    """Return how many rows the first chunk of *work* may have, if its table's last one could have *known*: few, before
+    it has been seen how wide they are.
+    """
+    size = ahead.FIRST if known is None else known
+    return size if work.adaptive and known is not None else min(work.page.limit, size)
 
 
 def adapted(limit: int, seconds: float) -> int:
