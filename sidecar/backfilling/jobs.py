@@ -279,6 +279,8 @@ class Jobs:
         mark = store.watermark(tracked.name)
         if mark is not None and mark.job is not None and not self._wanted.stands(tracked, request):
             return None
+        if request.purge:
+            self._sees_all(connector, tracked)
         if mark is not None:
             check_settings(tracked, mark)  # how far it has come is said by its key
             # Before a chunk of the new columns: a poll after it would not find them new.
@@ -289,6 +291,17 @@ class Jobs:
         if mark is not None and (mark.job is not None or mark.finished == request.id):
             return mark.job
         return self._begin(connector, tracked, request)
+
+    def _sees_all(self, connector: SourceConnector, tracked: Tracked) -> None:
+        """Raise SettingsError if rows of *tracked* may be hidden from a purge; what it has read is then read anew."""
+        try:
+            purge.refuse_hidden(connector, tracked)
+        except SettingsError:
+            # Else it would end, once nothing is hidden any more, with what it has not been shown.
+            mark = self._sidecar.store.watermark(tracked.name)
+            if mark is not None and mark.job is not None:
+                self._wanted.save(tracked.name, dataclasses.replace(mark, job=None))
+            raise
 
     def _begin(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
@@ -320,6 +333,8 @@ class Jobs:
 
     def _finish(self, tracked: Tracked, request: Request) -> None:
         store, clock = self._sidecar.store, self._sidecar.clock
+        if request.purge:
+            self._sees_all(self._sidecar.connector, tracked)
         mark = store.watermark(tracked.name)
         assert mark is not None
         assert mark.job is not None

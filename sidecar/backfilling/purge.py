@@ -47,10 +47,10 @@ def unseen(
 ) -> Watermark:
     """Append a delete for each key in *scope* that the backfill under way has not met; return the watermark after it.
 
-    A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged.
+    A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged; and
+    only what nothing is hidden of (`refuse_hidden`).
     """
     assert mark.job is not None
-    refuse_hidden(connector, tracked)
     began, schema = mark.job.began, change_schema(tracked)
     asked = None if scope.among is None else _Asked.of(connector, tracked, scope.among)
     met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
