@@ -321,6 +321,16 @@ def test_a_change_that_a_backfill_of_the_parent_meets_first_is_one(family: Famil
     assert [row["_origin"] for row in family.rows("customers") if row["name"] == "m"] == ["backfill"]
 
 
+def test_a_parent_that_a_purge_finds_gone_brings_its_children_again(family: Family, sqlite_db: SQLiteFile) -> None:
+    run(family)
+    sqlite_db.connection.execute("DELETE FROM customers WHERE id = 2")
+    with sidecar.open(family.path) as sc:
+        sc.request_backfill("customers", purge=True)
+    # The run that purges, or the next one: parents are looked at once in a run.
+    assert [*run(family), *run(family)] == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert run(family) == []
+
+
 def test_parents_are_read_before_their_children(family: Family) -> None:
     family.tables = {"orders": {}, "customers": {}}
     family.write()
