@@ -25,7 +25,7 @@ from sidecar.polls import quarantine
 if TYPE_CHECKING:
     from sidecar.project import Sidecar
 
-State: TypeAlias = Literal["waiting", "running", "done", "cancelled"]
+State: TypeAlias = Literal["waiting", "running", "done", "cancelled", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ def request(
     where: str | None = None,
     keys: Iterable[object] | None = None,
     purge: bool = False,
+    empty: bool = False,
     quarantined: bool = False,
 ) -> Request | None:
     """Ask for a backfill, durably, and return the request; None where no row is set aside that could be read again."""
@@ -69,6 +70,10 @@ def request(
         raise SettingsError(
             f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '
             "the log; leave out --where, or name the keys (--keys)"
+        )
+    if empty and (not purge or keys is not None):
+        raise SettingsError(
+            f'table "{tracked.name}": --empty is about a purge of the whole table: say it with --purge, without --keys'
         )
     if purge:
         refuse_hidden(sc.connector, tracked)
@@ -93,7 +98,7 @@ def request(
         for part in parts(scope):
             sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
-    return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
+    return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge, empty=empty)
 
 
 def _spelled(sc: Sidecar, tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
@@ -240,4 +245,4 @@ def described(r: Request) -> str:
         parts.append(f"{count:,} value{'' if count == 1 else 's'} of ({', '.join(r.scope.among.columns)})")
     if r.scope.where is not None:
         parts.append(f"where {r.scope.where}")
-    return ", ".join(parts) + (", then purge" if r.purge else "")
+    return ", ".join(parts) + (", then purge" if r.purge else "") + (", though it be empty" if r.empty else "")

@@ -344,7 +344,14 @@ class Jobs:
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
-            mark = purge.unseen(connector, tracked, log, store, mark, scope=request.scope, now=clock.now())
+            try:
+                mark = purge.unseen(
+                    connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
+                )
+            except purge.Emptied:
+                self._wanted.save(tracked.name, backfill.ended(mark))
+                self.requests.end(request, "refused", clock.now(), began=job.at, read=job.read, written=job.written)
+                raise
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), began=job.at, read=job.read, written=job.written)

@@ -30,6 +30,9 @@ def backfill(
     purge: Annotated[
         bool, typer.Option("--purge", help="Afterwards, delete what the source does not have any more.")
     ] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="With --purge: even if the table has no rows at all any more.")
+    ] = False,
     quarantined: Annotated[
         bool, typer.Option("--quarantined", help="Only the rows that are set aside (on_bad_value).")
     ] = False,
@@ -64,6 +67,7 @@ def backfill(
             where=where,
             keys=backfills.keys_in(keys) if keys else None,
             purge=purge,
+            empty=empty,
             quarantined=quarantined,
         )
         if asked is None:
