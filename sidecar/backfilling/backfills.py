@@ -85,7 +85,10 @@ def request(
     if (where is not None or keys is not None or quarantined) and not sc.connector.takes_scopes:
         raise SettingsError(f'table "{tracked.name}": this kind of source can only be backfilled as a whole')
     kind: Kind = "requested"
-    scope = Scope(where=(where or "").strip() or None)
+    if where is not None and not where.strip():
+        # A variable of a shell that is not set, as likely as all rows.
+        raise SettingsError(f'table "{tracked.name}": the condition is empty; for all rows, leave out --where')
+    scope = Scope(where=where and where.strip())
     if quarantined:
         kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
         if not found:
@@ -188,13 +191,15 @@ def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:
     """Return the backfills of *table*, or of all tables: those that have ended, the one under way, those that wait."""
     requests, found = Requests(sc.settings.state.path), []
     for name in sorted(requests.tables()) if table is None else [table]:
-        mark = sc.store.watermark(name)
-        job = mark.job if mark is not None else None
         found += [_ended(e) for e in requests.ended(name)]
-        found += [
-            _open(r, job if job is not None and job.id == r.id else None, sc.clock.now()) for r in requests.open(name)
-        ]
+        found += [_open(r, _job(sc, r), sc.clock.now()) for r in requests.open(name)]
     return found
+
+
+def _job(sc: Sidecar, r: Request) -> Job | None:
+    """Return how far *r* has come; None if it has not begun."""
+    mark = sc.store.watermark(r.table)
+    return mark.job if mark is not None and mark.job is not None and mark.job.id == r.id else None
 
 
 def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
@@ -212,8 +217,9 @@ def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
             "follow a new table without its existing rows, or put backfill_version back; or cancel it once it runs"
         )
     # The one under way last: that it has ended must not be forgotten before it is noticed.
-    for request_ in reversed(found):
-        requests.end(request_, "cancelled", sc.clock.now())
+    for r in reversed(found):
+        done = {} if (job := _job(sc, r)) is None else {"began": job.at, "read": job.read, "written": job.written}
+        requests.end(r, "cancelled", sc.clock.now(), **done)
     return [r.id for r in reversed(found)]
 
 

@@ -57,11 +57,12 @@ def backfill(
     if table is None:
         raise SettingsError("name the table to backfill; --list shows the backfills of all tables")
     with opened(config, read_only=True) as sc:
-        name = followed(sc, table)
         if cancel:
+            name = held(sc, table)
             ended = backfills.cancel(sc, name)
             print(f"{name}: {len(ended)} cancelled" if ended else f"{name}: no backfill is waiting or running")
             return
+        name = followed(sc, table)
         asked = sc.request_backfill(
             name,
             where=where,
