@@ -279,6 +279,7 @@ class Jobs:
         mark = store.watermark(tracked.name)
         if mark is not None and mark.job is not None and not self._wanted.stands(tracked, request):
             return None
+        backfill.refuse_columns_gone(tracked, request.scope)
         if request.purge:
             self._sees_all(connector, tracked)
         if mark is not None:
@@ -344,14 +345,9 @@ class Jobs:
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
-            try:
-                mark = purge.unseen(
-                    connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
-                )
-            except purge.Emptied:
-                self._wanted.save(tracked.name, backfill.ended(mark))
-                self.requests.end(request, "refused", clock.now(), began=job.at, read=job.read, written=job.written)
-                raise
+            mark = purge.unseen(
+                connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
+            )
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), began=job.at, read=job.read, written=job.written)
@@ -374,6 +370,8 @@ class Jobs:
             return
         if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):
             return
+        if isinstance(error, backfill.Refused):
+            self._wanted.refuse(table)
         self._wanted.rests(table)
         if self._copying is not None:
             self._out[table] = error

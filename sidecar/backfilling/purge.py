@@ -18,7 +18,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from sidecar import codec, faults
-from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, delivered, digests, parts
+from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, Refused, delivered, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
@@ -52,7 +52,7 @@ def unseen(
     """Append a delete for each key in *scope* that the backfill under way has not met; return the watermark after it.
 
     A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged; and
-    only what nothing is hidden of (`refuse_hidden`). Emptied, if the whole table has no rows, unless it may be *empty*.
+    only what nothing is hidden of (`refuse_hidden`). Refused, if the whole table has no rows, unless it may be *empty*.
     """
     assert mark.job is not None
     began, schema = mark.job.began, change_schema(tracked)
@@ -68,7 +68,7 @@ def unseen(
         unmet, polled = _newest(tracked, places, began, counts, asked)
         gone = [*unmet, *_gone(connector, tracked, mark, polled)]
         if not empty and scope == ALL and len(gone) > FEW and _is_empty(connector, tracked, mark.job):
-            raise Emptied(
+            raise Refused(
                 f'table "{tracked.name}": it has no rows, and a purge would delete the {len(gone):,} that the log has: '
                 "so nothing is purged. Once it has rows again, ask anew; if it is to be empty: "
                 f"sidecar backfill {tracked.name} --purge --empty"
@@ -90,10 +90,6 @@ def unseen(
             *(tracked.name, unknown, len(asked.wanted)),
         )
     return mark
-
-
-class Emptied(SettingsError):
-    """A table without rows: dropped and made again, or not filled yet, as likely as it has lost them all."""
 
 
 def _is_empty(connector: SourceConnector, tracked: Tracked, job: Job) -> bool:
