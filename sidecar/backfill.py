@@ -30,6 +30,7 @@ from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.cursor import Flags
+from sidecar.errors import SettingsError
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
 from sidecar.polls import ahead, deliveries, quarantine, renumbered, rows
@@ -42,6 +43,10 @@ ORIGIN = "backfill"
 WHOLE = Pass("all", None)
 TOGETHER = 1_000
 """So many values of a scope are asked for at once."""
+
+
+class Refused(SettingsError):
+    """A backfill that cannot be made as it was asked for: it ends by that, rather than be tried again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,16 @@ def parts(scope: Scope) -> list[Scope]:
         return [scope]
     some = (among.values[at : at + TOGETHER] for at in range(0, len(among.values), TOGETHER))
     return [dataclasses.replace(scope, among=dataclasses.replace(among, values=values)) for values in some]
+
+
+def refuse_columns_gone(tracked: Tracked, scope: Scope) -> None:
+    """Raise Refused if *scope* is of a column that *tracked* does not have any more."""
+    for name in () if scope.among is None else scope.among.columns:
+        if tracked.table.column(name) is None:
+            raise Refused(
+                f'table "{tracked.name}": rows were to be delivered again by its column "{name}", which it does not '
+                f"have any more, so they are not. To have all rows again: sidecar backfill {tracked.name}"
+            )
 
 
 def spans(keys: Sequence[Position]) -> tuple[Span, ...]:

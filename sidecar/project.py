@@ -262,17 +262,19 @@ class Sidecar:
         where: str | None = None,
         keys: Iterable[object] | None = None,
         purge: bool = False,
+        empty: bool = False,
         quarantined: bool = False,
     ) -> Request | None:
         """Ask for existing rows of *table* again, all or a part; done by whichever process runs next, or runs now.
 
         `where`: a condition in the source's SQL. `keys`: each a value, a tuple of values, or text with commas. `purge`:
-        afterwards, deletes for what the source does not have any more. `quarantined`: the rows set aside; None if there
-        are none. A request that waits for the same already is returned. SettingsError for what cannot be asked. The
-        state is not opened for it: another process may hold that.
+        afterwards, deletes for what the source has no more; `empty`: even if it has no rows. `quarantined`: the rows
+        set aside; None without any. One that waits for the same is returned. SettingsError for what cannot be asked.
+        The state is not opened for it: another process may hold that.
         """
         self._must_write("request_backfill")
-        return backfills.request(self, self._known(table), where=where, keys=keys, purge=purge, quarantined=quarantined)
+        known = self._known(table)
+        return backfills.request(self, known, where=where, keys=keys, purge=purge, empty=empty, quarantined=quarantined)
 
     def backfills(self, table: str | None = None) -> list[BackfillStatus]:
         """Return the backfills of *table*, or of all tables, that wait, are under way, or have ended lately."""
@@ -312,9 +314,7 @@ class Sidecar:
 
     def _must_be_open(self) -> None:
         if self._is_closed:
-            raise SidecarError(
-                "this project is closed, as at the end of its `with` block: use it inside, or open it anew"
-            )
+            raise SidecarError("this project is closed, as after its `with` block: use it inside, or open it anew")
 
     def _must_write(self, what: str) -> None:
         if self.read_only:

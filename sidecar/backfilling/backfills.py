@@ -5,6 +5,7 @@ All of it works beside a process that runs the loop, and without one: requests a
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from sidecar.backfill import WHOLE, parts
 from sidecar.backfilling.purge import refuse_hidden
 from sidecar.backfilling.requests import Ended, Kind, Request, Requests
 from sidecar.clock import SECOND
-from sidecar.errors import SettingsError, counted
+from sidecar.errors import SettingsError, StateHeld, counted
 from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
 from sidecar.polls import quarantine
 
 if TYPE_CHECKING:
     from sidecar.project import Sidecar
 
-State: TypeAlias = Literal["waiting", "running", "done", "cancelled"]
+State: TypeAlias = Literal["waiting", "running", "done", "cancelled", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def request(
     where: str | None = None,
     keys: Iterable[object] | None = None,
     purge: bool = False,
+    empty: bool = False,
     quarantined: bool = False,
 ) -> Request | None:
     """Ask for a backfill, durably, and return the request; None where no row is set aside that could be read again."""
@@ -70,6 +72,10 @@ def request(
             f'table "{tracked.name}": a purge needs to know which keys it is about, and a condition cannot be asked of '
             "the log; leave out --where, or name the keys (--keys)"
         )
+    if empty and (not purge or keys is not None):
+        raise SettingsError(
+            f'table "{tracked.name}": --empty is about a purge of the whole table: say it with --purge, without --keys'
+        )
     if purge:
         refuse_hidden(sc.connector, tracked)
     if not sc.connector.loads_by_key:
@@ -80,7 +86,10 @@ def request(
     if (where is not None or keys is not None or quarantined) and not sc.connector.takes_scopes:
         raise SettingsError(f'table "{tracked.name}": this kind of source can only be backfilled as a whole')
     kind: Kind = "requested"
-    scope = Scope(where=(where or "").strip() or None)
+    if where is not None and not where.strip():
+        # A variable of a shell that is not set, as likely as all rows.
+        raise SettingsError(f'table "{tracked.name}": the condition is empty; for all rows, leave out --where')
+    scope = Scope(where=where and where.strip())
     if quarantined:
         kind, found = "quarantined", tuple(dict.fromkeys(quarantine.keys(sc.log(tracked.name), tracked.key)))
         if not found:
@@ -93,7 +102,7 @@ def request(
         for part in parts(scope):
             sc.connector.read(Page(sc.settled(tracked), WHOLE, {}, None, 1, scope=part))
     requests = Requests(sc.settings.state.path)
-    return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge)
+    return requests.ask(tracked.name, sc.clock.now(), kind=kind, scope=scope, purge=purge, empty=empty)
 
 
 def _spelled(sc: Sidecar, tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
@@ -187,13 +196,15 @@ def statuses(sc: Sidecar, table: str | None = None) -> list[BackfillStatus]:
     """Return the backfills of *table*, or of all tables: those that have ended, the one under way, those that wait."""
     requests, found = Requests(sc.settings.state.path), []
     for name in sorted(requests.tables()) if table is None else [table]:
-        mark = sc.store.watermark(name)
-        job = mark.job if mark is not None else None
         found += [_ended(e) for e in requests.ended(name)]
-        found += [
-            _open(r, job if job is not None and job.id == r.id else None, sc.clock.now()) for r in requests.open(name)
-        ]
+        found += [_open(r, _job(sc, r), sc.clock.now()) for r in requests.open(name)]
     return found
+
+
+def _job(sc: Sidecar, r: Request) -> Job | None:
+    """Return how far *r* has come; None if it has not begun."""
+    mark = sc.store.watermark(r.table)
+    return mark.job if mark is not None and mark.job is not None and mark.job.id == r.id else None
 
 
 def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
@@ -211,8 +222,12 @@ def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
             "follow a new table without its existing rows, or put backfill_version back; or cancel it once it runs"
         )
     # The one under way last: that it has ended must not be forgotten before it is noticed.
-    for request_ in reversed(found):
-        requests.end(request_, "cancelled", sc.clock.now())
+    for r in reversed(found):
+        job = None
+        with contextlib.suppress(StateHeld):  # how far it has come is then for the other process to know
+            job = _job(sc, r)
+        done = {} if job is None else {"began": job.at, "read": job.read, "written": job.written}
+        requests.end(r, "cancelled", sc.clock.now(), **done)
     return [r.id for r in reversed(found)]
 
 
@@ -244,4 +259,4 @@ def described(r: Request) -> str:
         parts.append(f"{counted(count, 'value')} of ({', '.join(r.scope.among.columns)})")
     if r.scope.where is not None:
         parts.append(f"where {r.scope.where}")
-    return ", ".join(parts) + (", then purge" if r.purge else "")
+    return ", ".join(parts) + (", then purge" if r.purge else "") + (", though it be empty" if r.empty else "")

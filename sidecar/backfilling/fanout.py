@@ -5,7 +5,8 @@ waits. The request is durable before the position moves; one that is made twice 
 
 No change is lost between the two first loads. The position begins where the parent's log ends before the child's first
 rows are read: what the log holds by then is older than these. What polls deliver after it is a change. Of what the
-parent's backfills deliver after it, that is one which the next poll would deliver: it is remembered, lest that does.
+parent's backfills deliver after it, that is one which the next poll would deliver: it is remembered, lest that does;
+and so is what a purge deletes.
 Before polls have begun, where the source has no versions of rows, nothing tells a change from what was there; but then
 parents have been read before their children, and all that was read of them is older.
 """
@@ -27,7 +28,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.log import consumers
-from sidecar.model import Among, Position, Refresh, Scope, Tracked
+from sidecar.model import DELETE, METADATA, Among, Position, Refresh, Scope, Tracked
 from sidecar.polls import deliveries, rows
 from sidecar.state import WatermarkStore
 
@@ -140,15 +141,11 @@ def _changes(parent: Tracked, log: ChangeLog, after: int, last: int) -> Iterator
             continue
         standing = metadata.watermark
         if metadata.origin != ORIGIN:
-            wanted = None
+            data = log.get(segment.offset)
         elif has_begun(standing) or (standing.job is not None and standing.job.since is not None):
-            found = log.remembered(segment.offset)
-            wanted = set(deliveries.as_bytes(found[: deliveries.CONTENT, ~deliveries.says_nothing(found)]))
+            data = _changes_met(parent, log, segment.offset)
         else:
             continue
-        data = log.get(segment.offset) if wanted is None or wanted else None
-        if data is not None and wanted is not None:
-            data = data.filter(pa.array([key in wanted for key in deliveries.as_bytes(rows.keys_of(parent, data))]))
         if data is not None and len(data):
             yield data
 
@@ -164,6 +161,25 @@ def _forms(
             yield connector.folded(parent, data.select(wanted))
         else:
             yield data
+
+
+def _changes_met(parent: Tracked, log: ChangeLog, offset: int) -> pa.Table | None:
+    """Return what is a change of the rows that a backfill has written as *offset*: what is remembered of, and what a
+    purge has deleted, which is forgotten by that.
+    """
+    found = log.remembered(offset)
+    if not deliveries.count(found):
+        return None
+    is_gone = deliveries.says_nothing(found)
+    met, gone = (set(deliveries.as_bytes(found[: deliveries.CONTENT, some])) for some in (~is_gone, is_gone))
+    data = log.get(offset)
+    if data is None:
+        return None
+    types = data.column(parent.metadata_prefix + METADATA[0]).to_pylist()
+    keys = deliveries.as_bytes(rows.keys_of(parent, data))
+    return data.filter(
+        pa.array([k in met or (kind == DELETE and k in gone) for k, kind in zip(keys, types, strict=True)], pa.bool_())
+    )
 
 
 def _values(child: Tracked, refresh: Refresh, changes: Iterable[pa.Table]) -> tuple[Position, ...]:

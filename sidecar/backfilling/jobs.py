@@ -279,6 +279,9 @@ class Jobs:
         mark = store.watermark(tracked.name)
         if mark is not None and mark.job is not None and not self._wanted.stands(tracked, request):
             return None
+        backfill.refuse_columns_gone(tracked, request.scope)
+        if request.purge:
+            self._sees_all(connector, tracked)
         if mark is not None:
             check_settings(tracked, mark)  # how far it has come is said by its key
             # Before a chunk of the new columns: a poll after it would not find them new.
@@ -289,6 +292,17 @@ class Jobs:
         if mark is not None and (mark.job is not None or mark.finished == request.id):
             return mark.job
         return self._begin(connector, tracked, request)
+
+    def _sees_all(self, connector: SourceConnector, tracked: Tracked) -> None:
+        """Raise SettingsError if rows of *tracked* may be hidden from a purge; what it has read is then read anew."""
+        try:
+            purge.refuse_hidden(connector, tracked)
+        except SettingsError:
+            # Else it would end, once nothing is hidden any more, with what it has not been shown.
+            mark = self._sidecar.store.watermark(tracked.name)
+            if mark is not None and mark.job is not None:
+                self._wanted.save(tracked.name, dataclasses.replace(mark, job=None))
+            raise
 
     def _begin(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
@@ -320,6 +334,8 @@ class Jobs:
 
     def _finish(self, tracked: Tracked, request: Request) -> None:
         store, clock = self._sidecar.store, self._sidecar.clock
+        if request.purge:
+            self._sees_all(self._sidecar.connector, tracked)
         mark = store.watermark(tracked.name)
         assert mark is not None
         assert mark.job is not None
@@ -329,7 +345,9 @@ class Jobs:
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
-            mark = purge.unseen(connector, tracked, log, store, mark, scope=request.scope, now=clock.now())
+            mark = purge.unseen(
+                connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
+            )
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         ended = clock.now()
@@ -355,6 +373,8 @@ class Jobs:
             return
         if isinstance(error, SettingsError | SchemaChanged) and self._attempts < ATTEMPTS and self._looked_anew(table):
             return
+        if isinstance(error, backfill.Refused):
+            self._wanted.refuse(table)
         self._wanted.rests(table)
         if self._copying is not None:
             self._out[table] = error

@@ -18,18 +18,21 @@ from zlib import crc32
 import pyarrow as pa
 
 from sidecar import codec, faults
-from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, delivered, digests, parts
+from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, Refused, delivered, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
 from sidecar.log import bases
-from sidecar.model import DELETE, INSERT, METADATA, Among, Page, Position, Scope, Tracked, Watermark
+from sidecar.model import ALL, DELETE, INSERT, METADATA, Among, Job, Page, Position, Scope, Tracked, Watermark
 from sidecar.polls import behind, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import change_schema
 from sidecar.polls.evolution import conformed, widens
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
+
+FEW = 1
+"""So many rows may a table lose that has none left; one that has lost more of them at once may not be what it was."""
 
 AT_ONCE = 1_000_000
 """So many keys are held in memory; more are gone through in shares, each of which reads the log anew."""
@@ -44,13 +47,14 @@ def unseen(
     *,
     scope: Scope,
     now: int,
+    empty: bool = False,
 ) -> Watermark:
     """Append a delete for each key in *scope* that the backfill under way has not met; return the watermark after it.
 
-    A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged.
+    A delete carries the last row that the log holds of its key. Only a scope of whole keys, or all, can be purged; and
+    only what nothing is hidden of (`refuse_hidden`). Refused, if the whole table has no rows, unless it may be *empty*.
     """
     assert mark.job is not None
-    refuse_hidden(connector, tracked)
     began, schema = mark.job.began, change_schema(tracked)
     asked = None if scope.among is None else _Asked.of(connector, tracked, scope.among)
     met = digests(tracked, tracked.key, list(quarantine.keys(log, tracked.key, began)))
@@ -62,7 +66,14 @@ def unseen(
             return share_of(key, shares) == share and key not in met
 
         unmet, polled = _newest(tracked, places, began, counts, asked)
-        for place, found in _by_place([*unmet, *_gone(connector, tracked, mark, polled)]).items():
+        gone = [*unmet, *_gone(connector, tracked, mark, polled)]
+        if not empty and scope == ALL and len(gone) > FEW and _is_empty(connector, tracked, mark.job):
+            raise Refused(
+                f'table "{tracked.name}": it has no rows, and a purge would delete the {len(gone):,} that the log has: '
+                "so nothing is purged. Once it has rows again, ask anew; if it is to be empty: "
+                f"sidecar backfill {tracked.name} --purge --empty"
+            )
+        for place, found in _by_place(gone).items():
             mark = dataclasses.replace(mark, offset=mark.offset + 1)
             data = _deletes(_rows(tracked, places[place], found), schema, mark.offset, now)
             # Should one come back as it was, it is delivered again.
@@ -79,6 +90,12 @@ def unseen(
             *(tracked.name, unknown, len(asked.wanted)),
         )
     return mark
+
+
+def _is_empty(connector: SourceConnector, tracked: Tracked, job: Job) -> bool:
+    """Return whether the table has no rows now, or had none when *job* read it."""
+    with connector.snapshot():
+        return not job.read or not len(connector.read(Page(tracked, WHOLE, {}, None, 1)))
 
 
 def refuse_hidden(connector: SourceConnector, tracked: Tracked) -> None:

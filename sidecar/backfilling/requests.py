@@ -23,7 +23,7 @@ from sidecar.log.files import filename, make_folder, unescaped, write_durably
 from sidecar.model import ALL, Among, Scope
 
 Kind: TypeAlias = Literal["automatic", "requested", "refresh", "quarantined"]
-Ending: TypeAlias = Literal["done", "cancelled"]
+Ending: TypeAlias = Literal["done", "cancelled", "refused"]
 
 _WAITING, _RUNNING = ".json", ".running.json"
 _SETTLED = 2 * SECOND
@@ -36,7 +36,8 @@ _KEPT = 20
 class Request:
     """What is to be backfilled, why, and since when that is wanted (microseconds UTC).
 
-    `purge`: afterwards, delete from the log what the source does not have any more. `running`: whether it has begun.
+    `purge`: afterwards, delete from the log what the source does not have any more; `empty`: even if that has no rows
+    at all. `running`: whether it has begun.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Request:
     kind: Kind = "requested"
     scope: Scope = ALL
     purge: bool = False
+    empty: bool = False
     running: bool = False
 
 
@@ -114,12 +116,21 @@ class Requests:
         folder = self._root / filename(table) / "done"
         return [_load_ended(path) for path in sorted(folder.glob("*.json"))]
 
-    def ask(self, table: str, at: int, *, kind: Kind = "requested", scope: Scope = ALL, purge: bool = False) -> Request:
+    def ask(
+        self,
+        table: str,
+        at: int,
+        *,
+        kind: Kind = "requested",
+        scope: Scope = ALL,
+        purge: bool = False,
+        empty: bool = False,
+    ) -> Request:
         """Return the request for *table* that is now durable: one that waits for the same already, or a new one."""
+        request = Request(f"{at:016d}-{secrets.token_hex(3)}", table, at, kind, scope, purge, empty)
         for waiting in self.open(table):
-            if not waiting.running and (waiting.kind, waiting.scope, waiting.purge) == (kind, scope, purge):
+            if waiting == dataclasses.replace(request, id=waiting.id, at=waiting.at):
                 return waiting
-        request = Request(f"{at:016d}-{secrets.token_hex(3)}", table, at, kind, scope, purge)
         self.keep(request)
         faults.point("backfill-requested")
         return request
@@ -185,6 +196,7 @@ def _dump(request: Request) -> dict[str, Any]:
         "columns": among and among.columns,
         "values": among and [json.loads(codec.pack(values)) for values in among.values],
         "purge": request.purge,
+        "empty": request.empty,
     }
 
 
@@ -216,7 +228,8 @@ def _request(raw: Mapping[str, Any], *, running: bool) -> Request:
     if raw["columns"]:
         among = Among(tuple(raw["columns"]), tuple(codec.unpack(json.dumps(values)) for values in raw["values"]))
     scope = Scope(raw["where"], among)
-    return Request(raw["id"], raw["table"], raw["at"], raw["kind"], scope, raw["purge"], running)
+    empty = raw.get("empty", False)
+    return Request(raw["id"], raw["table"], raw["at"], raw["kind"], scope, raw["purge"], empty, running)
 
 
 def _write(path: Path, raw: Mapping[str, Any]) -> None:

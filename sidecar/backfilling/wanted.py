@@ -91,6 +91,18 @@ class Wanted:
             self._drop(tracked.name, mark)
         return False
 
+    def refuse(self, table: str) -> None:
+        """End the backfill that *table* waits for now: it cannot be made."""
+        tracked, mark = self._sidecar.tracked.get(table), self._sidecar.store.watermark(table)
+        request = None if tracked is None else self.request(tracked)
+        if request is None:
+            return
+        job = mark.job if mark is not None and mark.job is not None and mark.job.id == request.id else None
+        if mark is not None and job is not None:
+            self.save(table, backfill.ended(mark))
+        done = {} if job is None else {"began": job.at, "read": job.read, "written": job.written}
+        self.requests.end(request, "refused", self._sidecar.clock.now(), **done)
+
     def _automatic(self, table: str) -> Request:
         for request in self.requests.open(table):
             if request.scope == ALL and not request.purge:

@@ -30,6 +30,9 @@ def backfill(
     purge: Annotated[
         bool, typer.Option("--purge", help="Afterwards, delete what the source does not have any more.")
     ] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="With --purge: even if the table has no rows at all any more.")
+    ] = False,
     quarantined: Annotated[
         bool, typer.Option("--quarantined", help="Only the rows that are set aside (on_bad_value).")
     ] = False,
@@ -53,17 +56,20 @@ def backfill(
         return
     if table is None:
         raise SettingsError("name the table to backfill; --list shows the backfills of all tables")
+    if cancel:
+        with opened(config, read_only=True) as sc:
+            name = held(sc, table)
+            ended = backfills.cancel(sc, name)
+        print(f"{name}: {len(ended)} cancelled" if ended else f"{name}: no backfill is waiting or running")
+        return
     with opened(config) as sc:
         name = followed(sc, table)
-        if cancel:
-            ended = backfills.cancel(sc, name)
-            print(f"{name}: {len(ended)} cancelled" if ended else f"{name}: no backfill is waiting or running")
-            return
         asked = sc.request_backfill(
             name,
             where=where,
             keys=backfills.keys_in(keys) if keys else None,
             purge=purge,
+            empty=empty,
             quarantined=quarantined,
         )
         if asked is None:

@@ -156,7 +156,7 @@ class Copier(Follower):
         """Ask for a backfill."""
         # Requests of one microsecond are in no order that could be repeated.
         self.world.clock.advance(0.000001)
-        return self.jobs.requests.ask(self.tracked.name, self.world.clock.now(), scope=scope, purge=purge)
+        return self.jobs.requests.ask(self.tracked.name, self.world.clock.now(), scope=scope, purge=purge, empty=purge)
 
     def cancel(self) -> list[Request]:
         """Cancel all that has not ended."""

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,28 @@ def test_backfills_are_listed_and_cancelled(items: Project) -> None:
     assert items.poll()["items"] == []
 
 
+def test_a_backfill_that_is_cancelled_under_way_says_how_far_it_has_come(items: Project) -> None:
+    items.poll()
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items")
+        stop = threading.Event()
+        Runner(sc, stop=stop, on_step=lambda _: stop.set()).poll()
+        assert len(sc.cancel_backfill("items")) == 1
+        ended = sc.backfills("items")[-1]
+        assert (ended.state, ended.read, ended.written, ended.began is None) == ("cancelled", 3, 3, False)
+
+
+def test_a_backfill_of_a_table_that_is_not_followed_any_more_can_be_cancelled(
+    items: Project, sqlite_db: SQLiteFile
+) -> None:
+    sqlite_db.connection.execute(ITEMS.replace("items", "others"))
+    items.poll()
+    assert items.cli("backfill", "items", "--keys", "3").code == 0
+    items.tables = {"others": {}}
+    items.write()
+    assert "1 cancelled" in items.cli("backfill", "items", "--cancel").out
+
+
 def test_what_the_settings_would_ask_for_again_is_not_said_to_be_cancelled(items: Project) -> None:
     requests = Requests(items.folder / "state")
     requests.ask("items", 1, kind="automatic")
@@ -154,6 +177,8 @@ def test_what_the_settings_would_ask_for_again_is_not_said_to_be_cancelled(items
         # Those that the condition leaves out would be set aside no more, and not have come either.
         (["items", "--where", "n = 1", "--quarantined"], "--quarantined says which rows"),
         (["items", "--where", "n = 1", "--purge"], "a condition cannot be asked of"),
+        (["items", "--where", " "], "the condition is empty"),
+        (["items", "--empty"], "--empty is about a purge"),
         (["nothing"], '"nothing" is not followed; followed are: items'),
         ([], "name the table to backfill"),
     ],

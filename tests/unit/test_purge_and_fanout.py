@@ -321,6 +321,36 @@ def test_a_change_that_a_backfill_of_the_parent_meets_first_is_one(family: Famil
     assert [row["_origin"] for row in family.rows("customers") if row["name"] == "m"] == ["backfill"]
 
 
+def test_a_parent_that_a_purge_finds_gone_brings_its_children_again(family: Family, sqlite_db: SQLiteFile) -> None:
+    run(family)
+    sqlite_db.connection.execute("DELETE FROM customers WHERE id = 2")
+    with sidecar.open(family.path) as sc:
+        sc.request_backfill("customers", purge=True)
+    # The run that purges, or the next one: parents are looked at once in a run.
+    assert [*run(family), *run(family)] == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    assert run(family) == []
+
+
+def test_children_that_were_to_come_by_a_column_that_is_gone_hold_nothing_up(
+    family: Family, sqlite_db: SQLiteFile
+) -> None:
+    run(family)
+    sqlite_db.connection.execute("UPDATE customers SET name = 'm', updated_at = '2024-05-02 10:00:00' WHERE id = 2")
+    with sidecar.open(family.path) as sc:
+        runner = Runner(sc)
+        runner.catch_up(sc.tracked["customers"])
+        runner._fan_out.follow()  # killed here, before the children come
+    sqlite_db.connection.execute("ALTER TABLE orders RENAME COLUMN customer TO client")
+    family.path.write_text(family.path.read_text().replace("customer =", "client ="))
+    refused = family.cli("run", "--once")
+    assert (refused.code, 'by its column "customer", which it does not have any more' in refused.err) == (2, True)
+    assert run(family) == []
+    sqlite_db.connection.execute("UPDATE customers SET name = 'o', updated_at = '2024-05-03 10:00:00' WHERE id = 2")
+    assert run(family) == [(2, "backfill"), (6, "backfill"), (10, "backfill")]
+    with sidecar.open(family.path, read_only=True) as sc:
+        assert [b.state for b in sc.backfills("orders") if b.kind == "refresh"] == ["refused", "done"]
+
+
 def test_parents_are_read_before_their_children(family: Family) -> None:
     family.tables = {"orders": {}, "customers": {}}
     family.write()
