@@ -1,4 +1,4 @@
-"""NULLs in keys: the declared key has none, but a view, or a key of somebody's choice, may."""
+"""NULLs in keys, and keys that stand twice: a declared key has none, but a view, or a key of somebody's choice, may."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors import postgres_scope as scope
 from connectors.postgres_query import Statements, column
 from connectors.postgres_session import Session
 from sidecar import codec
@@ -24,6 +25,23 @@ def refuse_nulls(session: Session, statements: Statements, rows: pa.Table) -> No
             row = pc.index(pc.is_null(rows.column(name)), pa.scalar(True)).as_py()
             values = next(iter(codec.rows(rows.slice(row, 1), key)))
             _refuse(session, statements, name, [_equal(statements, n, v) for n, v in zip(key, values, strict=True)])
+
+
+def refuse_twins(session: Session, statements: Statements, last: pa.Table, following: pa.Table) -> None:
+    """Raise SettingsError if the row *following* a page has the key of the page's *last*, as the server compares them:
+    the next page begins after that, and would leave it out.
+    """
+    tracked = statements.tracked
+    columns = [column(tracked, name) for name in tracked.key]
+    one, other = (codec.position(row, tracked.key) for row in (last, following))
+    rows = (", ".join(scope.typed(c, v) for c, v in zip(columns, key, strict=True)) for key in (one, other))
+    if None in other or not session.rows("SELECT ({}) = ({})".format(*rows), table=tracked.name)[0][0]:
+        return
+    key = ", ".join(f"{name}={value!r}" for name, value in zip(tracked.key, one, strict=True))
+    raise SettingsError(
+        f'table "{tracked.name}": a key stands more than once ({key}). Rows are told apart by a key that is unique: '
+        "add the columns that make it so to primary_key."
+    )
 
 
 def refuse_hidden_nulls(session: Session, statements: Statements, *, first: bool) -> None:

@@ -7,6 +7,7 @@ import difflib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,12 +196,19 @@ class SQLiteConnector(SourceConnector):
         check_condition(tracked)
         table = self._bulk.read(page, self._statements) if self._bulk.takes(page, self.estimate) else None
         if table is None:
-            table = arrow(tracked, self._rows(page))
+            table = arrow(tracked, self._rows(page) if tracked.key_is_unique else self._apart(page))
         if len(table) < page.limit:
             self._bulk.rest()
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
+
+    def _apart(self, page: Page) -> list[tuple[object, ...]]:
+        """Return *page*'s rows, where nothing sees to it that their keys differ; SettingsError if some do not."""
+        rows = self._rows(replace(page, limit=page.limit + 1))
+        with self.file.reading(page.tracked.name) as connection:
+            keys.refuse_repeated(connection, page.tracked, rows, page.limit)
+        return rows[: page.limit]
 
     def _rows(self, page: Page) -> list[tuple[object, ...]]:
         rows: list[tuple[object, ...]] = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 
 from connectors import sqlite_types as types
@@ -48,6 +49,34 @@ def refuse_twins(connection: sqlite3.Connection, tracked: Tracked, rows: Sequenc
                     f"text '{text}', which are one key wherever a column has one type. Write one form, or choose "
                     "another primary_key."
                 )
+
+
+def refuse_repeated(
+    connection: sqlite3.Connection, tracked: Tracked, rows: Sequence[Sequence[object]], limit: int
+) -> None:
+    """Raise SettingsError if a key stands more than once among *rows*, or if one behind a page of *limit* rows has the
+    key of the page's last by its collation: the next page begins after that, and would leave it out.
+    """
+    wanted = names(tracked)
+    found = [tuple(row[wanted.index(name)] for name in tracked.key) for row in rows]
+    twice = None
+    if len(set(found)) < len(found):
+        twice = Counter(found).most_common(1)[0][0]
+    elif len(found) > limit and [*map(_folded, found[limit - 1])] == [*map(_folded, found[limit])]:
+        both = " AND ".join(f"{column(tracked, name)} = ?" for name in tracked.key * 2)
+        sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {both} LIMIT 1"
+        if connection.execute(sql, found[limit - 1] + found[limit]).fetchone() is not None:
+            twice = found[limit]
+    if twice is not None:
+        key = ", ".join(f"{name}={value!r}" for name, value in zip(tracked.key, twice, strict=True))
+        raise SettingsError(
+            f'table "{tracked.name}": a key stands more than once ({key}). Rows are told apart by a key that is '
+            "unique: add the columns that make it so to primary_key."
+        )
+
+
+def _folded(part: object) -> object:
+    return part.rstrip(" ").lower() if isinstance(part, str) else part
 
 
 def refuse_hidden_nulls(connection: sqlite3.Connection, page: Page, until: Position | None) -> None:
