@@ -24,7 +24,7 @@ from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Horizon, Memory, Page, Table, Tracked
+from sidecar.model import Column, Horizon, Memory, Page, Position, Table, Tracked
 from sidecar.sql import quoted
 
 if TYPE_CHECKING:
@@ -202,6 +202,10 @@ class SQLiteConnector(SourceConnector):
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
+
+    def are_one(self, tracked: Tracked, one: Position, other: Position) -> bool:
+        with self._lock, self.file.reading(tracked.name) as connection:
+            return keys.are_one(connection, tracked, one, other)
 
     def _empty(self, tracked: Tracked) -> pa.Table:
         """Return a page without rows: most polls find nothing in all passes but one."""

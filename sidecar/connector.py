@@ -164,6 +164,14 @@ class SourceConnector(ABC):
         del tracked
         return keys
 
+    def are_one(self, tracked: Tracked, one: Position, other: Position) -> bool:
+        """Return whether the source takes the keys *one* and *other* for the same, as texts under some collations are.
+
+        Asked only where it does not see to it that no two rows have such keys.
+        """
+        del tracked
+        return one == other
+
     def folded(self, tracked: Tracked, keys: pa.Table) -> pa.Table:
         """Return *keys*, as they are delivered, such that two rows of it are equal only if the source holds them for
         equal, and are so wherever it is notation alone that tells them apart.
