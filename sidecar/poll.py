@@ -270,7 +270,7 @@ def _page(
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after, late=after.late + late)
     good, aside = quarantine.sorted_out(fresh)
-    aside = quarantine.still_out(log, aside, mark.shape)
+    aside = quarantine.still_out(log, aside, mark)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
     # or not. Later segments speak of the new numbers and columns, and it must not be told by what was before.
