@@ -268,7 +268,7 @@ def _page(
     if progress.silent:
         fresh, late = fresh.take(news.came_since(fresh, progress)), 0
     good, aside = quarantine.sorted_out(fresh)
-    aside = quarantine.still_out(log, aside, mark.shape)
+    aside = quarantine.still_out(log, aside, mark)
     after = advance(tracked, mark, last, full=full)
     after = dataclasses.replace(after if full else _beyond_empty(reader, tracked, after), late=after.late + late)
     offset = None

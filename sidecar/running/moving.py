@@ -1,4 +1,6 @@
-"""What somebody moves by hand: a position to a value, as the cursor's own number; a damaged log to a new beginning."""
+"""What somebody moves by hand: a position to a value, as the cursor's own number; a log to the columns that there are
+now; a damaged one to a new beginning.
+"""
 
 from __future__ import annotations
 
