@@ -25,15 +25,14 @@ log = logging.getLogger("sidecar")
 # Functions see the catalog as it is now, and a SELECT as it was. A table's row in the catalog is written again for few
 # reasons but another file.
 _ABOUT = """
-coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, false), pg_catalog.concat(c.oid, '/', c.xmin),
+coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, true), pg_catalog.concat(c.oid, '/', c.xmin),
 coalesce(c.relfilenode <> c.oid AND pg_catalog.age(c.xmin) BETWEEN 0 AND pg_catalog.age(%(since)s::xid), false)
 """
 
-# To be parsed, the last SELECT takes the locks.
+# To be parsed, the SELECT of nothing takes the lock.
 _TABLE = f"""
-SELECT %(name)s::text, {_ABOUT} FROM (SELECT %(name)s::pg_catalog.regclass::oid) AS one(oid)
-LEFT JOIN pg_catalog.pg_class AS c ON c.oid = one.oid
-UNION ALL (SELECT '', true, '', false FROM {{}} LIMIT 0)
+SELECT c.oid::pg_catalog.regclass::text, {_ABOUT} FROM pg_catalog.pg_class AS c
+WHERE c.oid = %(name)s::pg_catalog.regclass AND (SELECT true FROM {{}} LIMIT 0) IS NULL
 """
 
 # What partitions and views are made of is locked with them. To be told of locks takes longer than all the rest.
@@ -42,9 +41,8 @@ SELECT c.oid::pg_catalog.regclass::text, {_ABOUT}
 FROM pg_catalog.pg_lock_status() AS held JOIN pg_catalog.pg_class AS c ON c.oid = held.relation
 WHERE held.pid = pg_catalog.pg_backend_pid() AND held.locktype = 'relation' AND c.relkind IN ('r', 'm')
 AND c.oid >= 16384
-UNION ALL SELECT %(name)s::text, false, '', false
-WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %(name)s::pg_catalog.regclass)
-UNION ALL (SELECT '', true, '', false FROM {{}} LIMIT 0)
+UNION ALL SELECT %(name)s::text, true, '', false FROM pg_catalog.pg_class AS c
+WHERE c.oid = %(name)s::pg_catalog.regclass AND (SELECT true FROM {{}} LIMIT 0) IS NULL
 """
 
 # A table that is new has lost nothing.
@@ -87,13 +85,15 @@ class Files:
             {"name": name, "since": None if since is None else str(since)},
             table=table.name,
         )
-        for part, is_seen, mark, is_anew in found:
-            if not is_seen:
-                raise SourceUnavailable(
-                    f'table "{table.name}": {part} was written anew (by TRUNCATE, ALTER TABLE, VACUUM FULL, or under '
-                    "another one's name) since this view of the server was taken, which cannot see what is in it; a "
-                    "newer view does"
-                )
+        unseen = [part for part, is_seen, _, _ in found if not is_seen]
+        is_there = bool(found) if is_one else name in {part for part, _, _, _ in found}
+        if unseen or not is_there:
+            raise SourceUnavailable(
+                f'table "{table.name}": {(*unseen, name)[0]} was written anew (by TRUNCATE, ALTER TABLE, VACUUM FULL; '
+                "or another one has its name now) since this view of the server was taken, which cannot see what is in "
+                "it; a newer view does"
+            )
+        for part, _, mark, is_anew in found:
             if is_anew and (table.name, mark) not in self._told and self._has_lost(table, part, str(since)):
                 self._told.add((table.name, mark))
                 log.warning(
