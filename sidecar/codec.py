@@ -25,12 +25,22 @@ FORMAT = 4
 
 def pack(values: Sequence[Scalar]) -> str:
     """Return *values* as one line of JSON; `unpack` gives back equal values of equal types."""
-    return json.dumps([_wrap(v) for v in values], separators=(",", ":"), ensure_ascii=True)
+    return json.dumps(wrapped(values), separators=(",", ":"), ensure_ascii=True)
 
 
 def unpack(text: str) -> Position:
     """Return what `pack` was given."""
-    return tuple(_unwrap(v) for v in json.loads(text))
+    return unwrapped(json.loads(text))
+
+
+def wrapped(values: Sequence[Scalar]) -> list[object]:
+    """Return *values* as they may stand in a JSON document; `unwrapped` gives back equal values of equal types."""
+    return [_wrap(v) for v in values]
+
+
+def unwrapped(values: Iterable[object]) -> Position:
+    """Return what `wrapped` was given."""
+    return tuple(_unwrap(v) for v in values)
 
 
 def bad(reasons: Mapping[str, str], row: Mapping[str, object]) -> str:
@@ -233,11 +243,11 @@ def _dump_hold(hold: Hold | None) -> object:
 
 
 def _dump_position(position: Position | None) -> object:
-    return None if position is None else [_wrap(v) for v in position]
+    return None if position is None else wrapped(position)
 
 
 def _load_position(raw: object) -> Position | None:
-    return None if raw is None else tuple(_unwrap(v) for v in raw)  # type: ignore[attr-defined]
+    return None if raw is None else unwrapped(raw)  # type: ignore[arg-type]
 
 
 def _wrap(value: Scalar) -> object:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from sidecar import codec, faults
-from sidecar.backfill import Chunk
+from sidecar.backfill import Chunk, pages
 from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
-from sidecar.model import Memory, Page, Position
+from sidecar.model import Job, Memory, Page, Position, Scope, Tracked, Watermark
 from sidecar.polls import ahead, behind, twins
 from sidecar.running.stopping import breaking_off
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 log_ = logging.getLogger("sidecar")
 
 MIN_CHUNK, MAX_CHUNK = 500, 200_000
+FIRST_CHUNK = 20_000
+"""Rows of the first chunk, where nothing is said of its size; later ones go by the time that it took."""
+
 TARGET = 0.5
 """Seconds that reading one chunk should take, where nothing is said of its size."""
 
@@ -54,6 +57,23 @@ class Work:
     era: str | None = None
     reached: int | None = None
     began: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Viewed:
+    """A part of a table in one view: what the log has after `low` may be newer; `mark` is from before its chunks."""
+
+    tracked: Tracked
+    scope: Scope
+    low: int
+    mark: Watermark
+    reached: int | None
+
+    def works(self, job: Job) -> Iterator[Work]:
+        """Yield what is to be read next where *job* stands."""
+        mark, size = self.mark, self.tracked.chunk_size
+        for number, page in pages(self.tracked, job, self.scope, size or FIRST_CHUNK):
+            yield Work(job.id, job.part, number, page, self.low, mark.memory, size is None, mark.era, self.reached)
 
 
 class Failed(Exception):

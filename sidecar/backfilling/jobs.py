@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sidecar import backfill, faults
 from sidecar.backfill import Chunk, Passed
 from sidecar.backfilling import purge
-from sidecar.backfilling.copying import Borrowing, Copying, Failed, Work, failing
+from sidecar.backfilling.copying import FIRST_CHUNK, Borrowing, Copying, Failed, Viewed, Work, failing
 from sidecar.backfilling.requests import Request, Requests
 from sidecar.backfilling.throttle import EVERY, Throttle
 from sidecar.backfilling.wanted import Wanted
@@ -38,9 +38,6 @@ log_ = logging.getLogger("sidecar")
 
 PHASE = 60.0
 """Seconds for which one view of the source is held, where nobody asked for a consistent copy."""
-
-FIRST_CHUNK = 20_000
-"""Rows of the first chunk, where nothing is said of its size; later ones go by the time that it took."""
 
 WAIT = 0.5
 """Seconds for which a chunk is waited for before looking whether to stop."""
@@ -71,6 +68,7 @@ class Jobs:
         self._throttle = Throttle(sidecar.settings.backfill, sidecar.clock)
         self._copying: Copying | None = None
         self._copied: dict[str, tuple[Tracked, Request, Passed]] = {}
+        self._views: dict[str, Viewed] = {}
         self._described: dict[str, Tracked] = {}
         self._out: dict[str, SidecarError] = {}
         self._limit, self._is_shared = PHASE, False
@@ -137,7 +135,7 @@ class Jobs:
     def close(self) -> None:
         """Stop reading; what has been read and not written down is read again next time."""
         copying, self._copying = self._copying, None
-        self._copied, self._out = {}, {}
+        self._copied, self._views, self._out = {}, {}, {}
         if copying is not None:
             copying.close()
 
@@ -171,10 +169,20 @@ class Jobs:
         left = WAIT if until is None else max(0.0, until - clock.monotonic())
         chunk = copying.next(min(left, WAIT))
         if chunk is None:
-            if copying.is_over:
+            if copying.is_over and not self._goes_on(copying):
                 self.close()
             return _NOTHING
         return self._merged(chunk, copying) if chunk.table in self._copied else _NOTHING
+
+    def _goes_on(self, copying: Copying) -> bool:
+        """Begin in the same view with the next part of each scope that comes in parts; return whether there is one."""
+        marks = ((table, self._sidecar.store.watermark(table)) for table in self._copied)
+        jobs = [(table, mark.job) for table, mark in marks if mark is not None and mark.job is not None]
+        works = [work for table, job in jobs if job.part for work in self._views[table].works(job)]
+        if works:
+            with failing(works[0].page.tracked.name):
+                copying.begin(works)
+        return bool(works)
 
     def _merged(self, chunk: Chunk, copying: Copying) -> Step:
         """Make *chunk* durable, and what follows from it: the end of its backfill, or that of the phase."""
@@ -239,12 +247,10 @@ class Jobs:
             self._described[tracked.name] = self._sidecar.tracked[tracked.name]
             self._copied[tracked.name] = tracked, request, Passed(tracked, self._sidecar.log(tracked.name))
             low = min(job.began, lows[tracked.name]) if tracked.consistent else lows[tracked.name]
-            size = tracked.chunk_size or FIRST_CHUNK
             with failing(tracked.name):
                 reached = copying.lead.horizon(tracked, mark.memory).reaches
-            for number, page in backfill.pages(tracked, job, request.scope, size):
-                adaptive = tracked.chunk_size is None
-                works.append(Work(job.id, job.part, number, page, low, mark.memory, adaptive, mark.era, reached))
+            self._views[tracked.name] = Viewed(tracked, request.scope, low, mark, reached)
+            works += self._views[tracked.name].works(job)
         with failing(settled[0][0].name):
             copying.begin(works)
         self._is_shared = shared

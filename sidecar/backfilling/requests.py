@@ -194,7 +194,7 @@ def _dump(request: Request) -> dict[str, Any]:
         "kind": request.kind,
         "where": request.scope.where,
         "columns": among and among.columns,
-        "values": among and [json.loads(codec.pack(values)) for values in among.values],
+        "values": among and [codec.wrapped(values) for values in among.values],
         "purge": request.purge,
         "empty": request.empty,
     }
@@ -226,7 +226,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _request(raw: Mapping[str, Any], *, running: bool) -> Request:
     among = None
     if raw["columns"]:
-        among = Among(tuple(raw["columns"]), tuple(codec.unpack(json.dumps(values)) for values in raw["values"]))
+        among = Among(tuple(raw["columns"]), tuple(map(codec.unwrapped, raw["values"])))
     scope = Scope(raw["where"], among)
     empty = raw.get("empty", False)
     return Request(raw["id"], raw["table"], raw["at"], raw["kind"], scope, raw["purge"], empty, running)
