@@ -505,3 +505,21 @@ def test_rows_without_a_stamp_are_read_by_the_next_best(sqlite_db: SQLiteFile, s
     table = tracked(source, "t", created_at="created_at")
     found = {scan.name: [r["id"] for r in rows(source, table, 1, {}, scan)] for scan in table.passes}
     assert found == {"updated": [1, 4], "created": [2], "unstamped": [3, 5]}
+
+
+def test_stretches_in_which_there_is_nothing_are_not_searched_one_by_one(
+    source: SQLiteConnector, sqlite_db: SQLiteFile
+) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT)")
+    sqlite_db.connection.execute("CREATE INDEX t_updated ON t (updated_at, id)")
+    stamps = ("2024-05-01T10:00:00Z", "2024-05-01T10:00:00.5Z", "2024-05-01 10:00:01", "2024-05-02", "0000-00-00", "")
+    fill(sqlite_db, "INSERT INTO t VALUES (?, ?)", enumerate(stamps, 1))
+    table, asked = tracked(source, "t"), list[str]()
+    assert {r["id"] for r in rows(source, table, closed={"updated": at("2024-05-01T10:00:00Z")})} >= {2, 3, 4, 5, 6}
+    source.file.connection().set_trace_callback(asked.append)
+    sqlite_db.connection.execute("DELETE FROM t WHERE id >= 4")
+    assert {r["id"] for r in rows(source, table, closed={"updated": at("2024-05-01T10:00:00Z")})} == {2, 3}
+    assert sum("ORDER BY" in statement for statement in asked) == 2
+    asked.clear()
+    assert rows(source, table, closed={"updated": at("2024-05-03T00:00:00Z")}) == []
+    assert not [statement for statement in asked if "ORDER BY" in statement]
