@@ -346,14 +346,14 @@ class Jobs:
         assert mark is not None
         assert mark.job is not None
         job = mark.job
-        if request.kind == "quarantined" or request.scope == ALL:
-            # What could not be kept this time, either, is set aside anew.
-            quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
             mark = purge.unseen(
                 connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
             )
+        if request.kind == "quarantined" or request.scope == ALL:
+            # What could not be kept this time, either, is set aside anew. After a purge, which may be refused.
+            quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         self.requests.end(request, "done", clock.now(), began=job.at, read=job.read, written=job.written)

@@ -10,6 +10,7 @@ import pytest
 
 import sidecar
 from sidecar.errors import SettingsError
+from sidecar.polls import quarantine
 from sidecar.runner import Runner
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile
@@ -119,3 +120,20 @@ def test_a_table_that_was_swapped_for_an_empty_one_in_mid_purge_keeps_its_rows(t
         sc.request_backfill("t", purge=True)
     project.poll()
     assert deleted(project) == [20]
+
+
+def test_what_is_set_aside_stays_so_where_a_purge_is_refused(tmp_path: Path, sqlite_db: SQLiteFile) -> None:
+    s1 = sqlite_db.connection
+    s1.execute(ITEMS.replace("v TEXT", "v INTEGER"))
+    s1.executemany("INSERT INTO t VALUES (?, ?, ?)", [(n, "bad" if n == 3 else n, OLD[:-1]) for n in range(1, 5)])
+    project = Project(tmp_path, sqlite_db.url, {"t": {"on_bad_value": "quarantine"}})
+    project.poll()
+    s1.execute("DELETE FROM t")
+    with sidecar.open(project.path) as sc:
+        sc.request_backfill("t", purge=True)
+        assert sc.run(once=True) == 2
+        assert list(quarantine.keys(sc.log("t"), ("id",))) == [(3,)]
+        sc.request_backfill("t", purge=True, empty=True)
+        assert sc.run(once=True) == 0
+        assert list(quarantine.keys(sc.log("t"), ("id",))) == []
+    assert deleted(project) == [1, 2, 4]
