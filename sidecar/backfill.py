@@ -103,7 +103,7 @@ def parents_first(tables: Iterable[Tracked]) -> list[Tracked]:
 
 def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[int, Page]]:
     """Return, for each span of *job* that is not done, the chunk to begin with."""
-    part = parts(scope)[job.part]
+    part = _part(scope, job.part)
     return [
         (number, Page(tracked, WHOLE, {}, span.after, limit, until=span.until, scope=part))
         for number, span in enumerate(job.spans)
@@ -113,11 +113,19 @@ def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[in
 
 def parts(scope: Scope) -> list[Scope]:
     """Return *scope* in parts that can each be asked for at once."""
+    return [_part(scope, number) for number in range(_count(scope))]
+
+
+def _count(scope: Scope) -> int:
+    return 1 if scope.among is None else -(-len(scope.among.values) // TOGETHER)
+
+
+def _part(scope: Scope, number: int) -> Scope:
     among = scope.among
     if among is None or len(among.values) <= TOGETHER:
-        return [scope]
-    some = (among.values[at : at + TOGETHER] for at in range(0, len(among.values), TOGETHER))
-    return [dataclasses.replace(scope, among=dataclasses.replace(among, values=values)) for values in some]
+        return scope
+    some = among.values[number * TOGETHER : (number + 1) * TOGETHER]
+    return dataclasses.replace(scope, among=dataclasses.replace(among, values=some))
 
 
 def refuse_columns_gone(tracked: Tracked, scope: Scope) -> None:
@@ -170,7 +178,7 @@ def write(
     spans_[chunk.span] = dataclasses.replace(spans_[chunk.span], after=last or spans_[chunk.span].after, done=not full)
     read, written = mark.job.read + len(chunk.data), mark.job.written + len(good)
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
-    if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
+    if all(span.done for span in spans_) and job.part + 1 < _count(scope):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)
     after = dataclasses.replace(mark, job=job, reached=reached)
@@ -237,7 +245,7 @@ def merged(found: Rows, mark: Watermark, low: int, passed: Callable[[int, int], 
 
 def is_done(job: Job, scope: Scope) -> bool:
     """Return whether all of *scope* has been read."""
-    return job.part + 1 >= len(parts(scope)) and all(span.done for span in job.spans)
+    return job.part + 1 >= _count(scope) and all(span.done for span in job.spans)
 
 
 def ended(mark: Watermark) -> Watermark:
