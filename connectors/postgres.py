@@ -26,7 +26,7 @@ from connectors import postgres_literals as literals
 from connectors import postgres_types as types
 from connectors.postgres_attached import attached
 from connectors.postgres_copying import joined
-from connectors.postgres_forms import folded, spelled
+from connectors.postgres_forms import are_one, folded, spelled
 from connectors.postgres_horizon import horizon
 from connectors.postgres_query import Statements, cursor_column
 from connectors.postgres_read import Reader
@@ -111,6 +111,9 @@ class PostgresConnector(SourceConnector):
 
     def spelled(self, tracked: Tracked, keys: Sequence[Position]) -> Sequence[Position]:
         return spelled(self._session, self._reader, tracked, keys)
+
+    def are_one(self, tracked: Tracked, one: Position, other: Position) -> bool:
+        return are_one(self._session, tracked, one, other)
 
     def folded(self, tracked: Tracked, keys: pa.Table) -> pa.Table:
         return folded(tracked, keys)

@@ -15,7 +15,7 @@ from connectors.postgres_query import ODD, Statements
 from connectors.postgres_types import Wire, choice
 from connectors.postgres_values import Misfit
 from sidecar import codec
-from sidecar.errors import SettingsError, SidecarError
+from sidecar.errors import SettingsError, SidecarError, counted
 from sidecar.model import CURSOR, DELETED, VERSION, Tracked
 
 log = logging.getLogger("sidecar")
@@ -97,8 +97,9 @@ def _report(
     The stamps that polls go by are never an error: one bad one must not stop its table.
     """
     is_time = literals.is_time(columns[name].type)
-    what = f"{'times' if is_time else 'values'} on this page that are {_ODD[is_time]}"
-    text = f'table "{tracked.name}": column "{name}" holds {len(rows)} {what}'
+    one, verb = "time" if is_time else "value", "is" if len(rows) == 1 else "are"
+    what = f"holds {counted(len(rows), one)} on this page that {verb} {_ODD[is_time]}"
+    text = f'table "{tracked.name}": column "{name}" {what}'
     if name in tracked.key:
         can = f"{values_.advice(name, key=True)}, correct the rows, or choose another primary_key"
         raise SettingsError(f"{text}; a key cannot be NULL in their place. {can}.")
@@ -106,8 +107,8 @@ def _report(
         _refuse_placeholder(tracked, columns, rows)
     if name not in tracked.cursors and choice(tracked.wishes, name).infinity != "null":
         type_ = columns[name].type
-        raise refuse(name, f"holds {len(rows)} {what}, which no {type_} can carry", rows[0], values_.advice(name))
-    log.warning("%s; they are delivered as NULL (first key: %s)", text, _shown(tracked, columns, rows[0]))
+        raise refuse(name, f"{what}, which no {type_} can carry", rows[0], values_.advice(name))
+    log.warning("%s; delivered as NULL (first key: %s)", text, _shown(tracked, columns, rows[0]))
 
 
 def _refuse_placeholder(tracked: Tracked, columns: dict[str, Values], rows: Sequence[int]) -> None:

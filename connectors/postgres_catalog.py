@@ -8,7 +8,7 @@ import re
 
 from connectors.postgres_session import Rows, Session
 from connectors.postgres_types import Choice, Kind, arrow_type
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import Column, Table
 from sidecar.sql import quoted
 
@@ -348,7 +348,7 @@ def _unknown(session: Session, name: str) -> str:
     nearest = dict.fromkeys([*folded, *difflib.get_close_matches(name, known, n=3, cutoff=0.5)])
     if nearest:
         return f'table "{name}": not found (names are exact, case included); nearest: {", ".join(nearest)}'
-    return f'table "{name}": not found among the {len(known)} tables that the role may read'
+    return f'table "{name}": not found among the {counted(len(known), "table")} that the role may read'
 
 
 def _grants(schema: str, name: str) -> str:

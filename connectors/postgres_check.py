@@ -16,7 +16,7 @@ from connectors.postgres_types import kind_of
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
 from sidecar.cursor import PER_SECOND
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import Page, Pass, Tracked
 from sidecar.sql import quoted
 
@@ -122,7 +122,7 @@ def _key(session: Session, tracked: Tracked) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 f"{tracked.name}.{name}",
-                f"key column with {count} NULLs: such rows cannot be told apart, and polls stop at them",
+                f"key column with {_said(count, 'NULL')}: such rows cannot be told apart, and polls stop at them",
                 "Fill them, or choose a primary_key of columns that are never NULL.",
             )
     if tracked.key_is_unique:
@@ -205,7 +205,7 @@ def _pass(session: Session, page: Page) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 where,
-                f"{count} values are infinite or outside the years 1 to 9999 (first key: "
+                f"{_said(count, 'value is', 'values are')} infinite or outside the years 1 to 9999 (first key: "
                 f"{_first(session, statements, odd)}): they are delivered as NULL, and move nothing",
                 "Correct them, or have NULL say what they mean.",
             )
@@ -215,8 +215,9 @@ def _pass(session: Session, page: Page) -> Iterator[Finding]:
         yield Finding(
             "warning",
             where,
-            f"{count} values lie in the future (first key: {_first(session, statements, late)}): "
-            "such rows are read again at each poll until their time has come",
+            f"{_said(count, 'value lies', 'values lie')} in the future "
+            f"(first key: {_first(session, statements, late)}): such rows are read again at each poll until their "
+            "time has come",
             "Correct the writer's clock, or the rows.",
         )
 
@@ -240,8 +241,8 @@ def _nulls(session: Session, statements: Statements, name: str) -> Iterator[Find
         yield Finding(
             "warning",
             f"{tracked.name}.{name}",
-            f"{count} NULLs (first key: {_first(session, statements, test, members=False)}): such rows are read {how}, "
-            "a change may be missed",
+            f"{_said(count, 'NULL')} (first key: {_first(session, statements, test, members=False)}): such rows are "
+            f"read {how}, a change may be missed",
             f"Have every write set {name}.",
         )
 
@@ -294,13 +295,17 @@ def _sorting(session: Session, switch: str) -> None:
     session.rows(f"SELECT pg_catalog.set_config(name, '{switch}', true) FROM unnest({settings}) AS name")
 
 
-def _count(session: Session, statements: Statements, test: str, *, members: bool = True) -> str | None:
-    """Return how many of the pass's rows pass *test*, as a person says it; None if none does."""
-    found = session.rows(
+def _count(session: Session, statements: Statements, test: str, *, members: bool = True) -> int:
+    """Return how many of the pass's rows pass *test*; beyond _COUNTED they are counted no further."""
+    found: int = session.rows(
         f"SELECT count(*) FROM (SELECT FROM {_among(statements, test, members)} LIMIT {_COUNTED + 1}) AS found",
         table=statements.tracked.name,
     )[0][0]
-    return None if not found else f"more than {_COUNTED}" if found > _COUNTED else str(found)
+    return found
+
+
+def _said(count: int, one: str, many: str | None = None) -> str:
+    return f"more than {_COUNTED:,} {many or one + 's'}" if count > _COUNTED else counted(count, one, many)
 
 
 def _first(session: Session, statements: Statements, test: str, *, members: bool = True) -> str:

@@ -58,6 +58,13 @@ def _read_back(reader: Reader, statements: Statements, keys: Sequence[Position])
     return list(codec.rows(pa.table(arrays, names=list(tracked.key)), tracked.key))
 
 
+def are_one(session: Session, tracked: Tracked, one: Position, other: Position) -> bool:
+    """Return whether the server takes the keys *one* and *other* for equal."""
+    columns = [column(tracked, name) for name in tracked.key]
+    both = (", ".join(scope.typed(c, v) for c, v in zip(columns, key, strict=True)) for key in (one, other))
+    return bool(session.rows("SELECT ({}) = ({})".format(*both), table=tracked.name)[0][0])
+
+
 def folded(tracked: Tracked, keys: pa.Table) -> pa.Table:
     """Return *keys* with one text for all that differ in notation alone."""
     columns = [_one_notation(kind_of(column(tracked, name)), keys.column(name)) for name in keys.column_names]

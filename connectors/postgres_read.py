@@ -22,7 +22,7 @@ from connectors import postgres_literals as literals
 from connectors import postgres_scope as scope
 from connectors.postgres_answer import finish
 from connectors.postgres_query import Statements, cursor_column, source
-from connectors.postgres_rewritten import refuse_rewritten
+from connectors.postgres_rewritten import Files
 from connectors.postgres_room import ROOM
 from connectors.postgres_session import Session
 from connectors.postgres_types import Wire
@@ -118,7 +118,7 @@ class Reader:
         self._session = session
         self._careful: set[str] = set()
         self._checked: set[tuple[str, str]] = set()
-        self._locked: dict[str, View] = {}
+        self._files = Files(session)
         self._run: _Run | None = None
         self._connectorx_works = True
         self._resting = False
@@ -132,9 +132,7 @@ class Reader:
             run, self._run = self._run, None
             if run is None or not run.goes_on(view, page):
                 run = _Run(view, _any_page(page))
-                if self._locked.get(tracked.name) is not view:
-                    refuse_rewritten(self._session, tracked.table)
-                    self._locked[tracked.name] = view
+                self._files.look(page, view)
                 self._check(page)
             if run.lacks(page.limit):
                 self._read_on(run, page)
@@ -177,7 +175,7 @@ class Reader:
     def forget(self) -> None:
         """Let go of what was read ahead: its snapshot is over. connectorx gets another chance if that is cheap."""
         self._run = None
-        self._locked.clear()
+        self._files.forget()
         self._resting = False
         ROOM.left_by(self._session)
 

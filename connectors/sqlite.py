@@ -24,7 +24,7 @@ from connectors.sqlite_scope import rowid_of
 from connectors.sqlite_settle import settle
 from sidecar.connector import Finding, Source, SourceConnector
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Horizon, Memory, Page, Table, Tracked
+from sidecar.model import Column, Horizon, Memory, Page, Position, Table, Tracked
 from sidecar.sql import quoted
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class SQLiteConnector(SourceConnector):
         self.file = File(source)
         self._cursors = Cursors(self.file)
         self._bulk = Bulk(self.file)
+        self._without_rows: dict[str, tuple[Tracked, pa.Table]] = {}
         self._lock = threading.RLock()
 
     def tables(self) -> Sequence[str]:
@@ -194,12 +195,24 @@ class SQLiteConnector(SourceConnector):
         check_condition(tracked)
         table = self._bulk.read(page, self._statements) if self._bulk.takes(page, self.estimate) else None
         if table is None:
-            table = arrow(tracked, self._rows(page))
+            rows = self._rows(page)
+            table = arrow(tracked, rows) if rows else self._empty(tracked)
         if len(table) < page.limit:
             self._bulk.rest()
         self._cursors.saw(page, table)
         odd_deletions(tracked, table)
         return table
+
+    def are_one(self, tracked: Tracked, one: Position, other: Position) -> bool:
+        with self._lock, self.file.reading(tracked.name) as connection:
+            return keys.are_one(connection, tracked, one, other)
+
+    def _empty(self, tracked: Tracked) -> pa.Table:
+        """Return a page without rows: most polls find nothing in all passes but one."""
+        held = self._without_rows.get(tracked.name)
+        if held is None or held[0] is not tracked:
+            held = self._without_rows[tracked.name] = tracked, arrow(tracked, [])
+        return held[1]
 
     def _rows(self, page: Page) -> list[tuple[object, ...]]:
         rows: list[tuple[object, ...]] = []
@@ -227,6 +240,8 @@ class SQLiteConnector(SourceConnector):
             asked = presence(page, ranges)
             found = connection.execute(asked.sql, asked.parameters).fetchone()
             ranges = [each for each, is_there in zip(ranges, found, strict=True) if is_there]
+            if not ranges:
+                return ()
         rowid = rowid_of(connection, page)
         return list(page_statements(page, ranges, position, indexed=indexed, until=until, rowid=rowid, shown=shown))
 

@@ -17,7 +17,7 @@ from connectors.sqlite_cursor import plan
 from connectors.sqlite_query import column, members
 from sidecar import cursor
 from sidecar.connector import Finding
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import Page, Pass, Scalar, Tracked
 from sidecar.sql import quoted
 
@@ -89,7 +89,7 @@ def _key(connection: sqlite3.Connection, tracked: Tracked) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 f"{where}.{name}",
-                f"key column with {count} NULLs: such rows cannot be told apart, and polls stop at them",
+                f"key column with {counted(count, 'NULL')}: such rows cannot be told apart, and polls stop at them",
                 "Fill them, or choose a primary_key of columns that are never NULL.",
             )
     if not tracked.key_is_unique:
@@ -199,7 +199,7 @@ def _nulls(connection: sqlite3.Connection, tracked: Tracked, scan: Pass, name: s
         yield Finding(
             "warning",
             f"{tracked.name}.{name}",
-            f"{count} NULLs (first key: {first}): such rows are read {how}, a change may be missed",
+            f"{counted(count, 'NULL')} (first key: {first}): such rows are read {how}, a change may be missed",
             f"Have every write set {name}.",
         )
 
@@ -232,15 +232,17 @@ def _texts(connection: sqlite3.Connection, page: Page, name: str, now: int) -> I
         yield Finding(
             "error",
             where,
-            f"about {count} values are no times (first key: {shown}): they are delivered, and read again at each poll",
+            f"about {counted(count, 'value is no time', 'values are no times')} (first key: {shown}): such rows are "
+            "delivered, and read again at each poll",
             "Write ISO 8601, such as 2024-05-01 10:00:00 or 2024-05-01T10:00:00Z.",
         )
     if zoneless and tracked.timezone is None:
         yield Finding(
             "warning",
             where,
-            f"about {zoneless} values carry no zone" + (f", {zoned} do" if zoned else "") + "; they are taken for UTC, "
-            "as SQLite's CURRENT_TIMESTAMP is",
+            f"about {counted(zoneless, 'value carries', 'values carry')} no zone"
+            + (f", {zoned:,} with one" if zoned else "")
+            + "; without, they are taken for UTC, as SQLite's CURRENT_TIMESTAMP is",
             'If the application writes local time: timezone = "Europe/Berlin" (or yours).',
         )
     if high := ranges_.ceiling(now):
@@ -258,7 +260,8 @@ def _future(connection: sqlite3.Connection, page: Page, name: str, bound: Scalar
         yield Finding(
             "warning",
             f"{tracked.name}.{name}",
-            f"{count} values lie in the future: they are read again at every poll until then",
+            f"{counted(count, 'value lies', 'values lie')} in the future: "
+            "such rows are read again at every poll until then",
             "Correct them.",
         )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,9 +136,11 @@ class Cursors:
                 (*parameters, count),
             ).fetchall()
             values = [v for (v,) in rows if isinstance(v, home)]
-            found = cursor.greatest_within(
-                cursor.comparable(types.array(values, described.arrow), tracked.timezone), at_most
-            )
+            if holds == "text":
+                found = _latest(values, tracked.timezone, at_most)
+            else:
+                stamps = cursor.comparable(types.array(values, described.arrow), tracked.timezone)
+                found = cursor.greatest_within(stamps, at_most)
             if found is not None:
                 return found if closed is None or found > closed else None
             if len(rows) < count:
@@ -240,8 +244,9 @@ class Cursors:
         """
         tracked = page.tracked
         key = (tracked.name, name)
-        window = ranges_.window(closed, tracked.timezone)
-        if key not in self._shifted and window is not None and self._looks.are_due(key, closed):
+        if key in self._shifted or not self._looks.are_due(key, closed):
+            return key in self._shifted
+        if (window := ranges_.window(closed, tracked.timezone)) is not None:
             with self._looks.made(key, self._state(connection), closed):
                 if forms.holds_behind(connection, tracked, name, window):
                     self._shifted.add(key)
@@ -261,6 +266,12 @@ class Cursors:
     def _state(self, connection: sqlite3.Connection) -> tuple[int, int]:
         """Return what is another one once anything has been written."""
         return self._file.generation, connection.execute("PRAGMA data_version").fetchone()[0]
+
+
+def _latest(texts: Sequence[str], timezone: str | None, at_most: int | None) -> int | None:
+    """Return the latest time of *texts* that is not above *at_most*: few are looked at, and Arrow takes longer."""
+    times = (cursor.from_text(text, timezone) for text in texts)
+    return max((t for t in times if t is not None and (at_most is None or t <= at_most)), default=None)
 
 
 def _numbers(holds: str, closed: int | None, timezone: str | None) -> list[Range]:
@@ -328,6 +339,8 @@ def key_of(tracked: Tracked, data: pa.Table, row: int) -> str:
 
 def _unlike(values: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray | None:
     """Return which values do not match, NULL where they are; None if all do."""
+    if len(values) <= _FEW and all(value is None or re.fullmatch(pattern, value) for value in values.to_pylist()):
+        return None
     odd = pc.invert(pc.match_substring_regex(values, pattern))
     return odd if pc.any(odd).as_py() else None
 

@@ -196,6 +196,11 @@ class File:
                 f"{where}: {said}, which only the application that writes the file has. Choose a primary_key and an "
                 "updated_at that need none of it, or leave the table out"
             ) from error
+        if said == "no query solution":
+            raise SettingsError(
+                f"{where}: {said}: its rows lie in the order of a collation that only the application that writes the "
+                "file has, as those of a WITHOUT ROWID table may, and cannot be read without it. Leave the table out"
+            ) from error
         if primary in _READ_ONLY or primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
             self.close()
             raise self._broken(primary, code, said) from error

@@ -50,6 +50,17 @@ def refuse_twins(connection: sqlite3.Connection, tracked: Tracked, rows: Sequenc
                 )
 
 
+def are_one(connection: sqlite3.Connection, tracked: Tracked, one: Position, other: Position) -> bool:
+    """Return whether a row with the key *one* has the key *other* as well, by the key's collations."""
+    parameters: list[Scalar] = []
+    for name, *values in zip(tracked.key, one, other, strict=True):
+        counts = types.keeps_numbers(_declared(tracked, name))
+        parameters += [types.number(v) if counts and isinstance(v, str) else v for v in values]
+    same = " AND ".join(f"{column(tracked, name)} = ? AND {column(tracked, name)} = ?" for name in tracked.key)
+    sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {same} LIMIT 1"
+    return connection.execute(sql, parameters).fetchone() is not None
+
+
 def refuse_hidden_nulls(connection: sqlite3.Connection, page: Page, until: Position | None) -> None:
     """Raise SettingsError if a row has a NULL in its key and would therefore not be met.
 

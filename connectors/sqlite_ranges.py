@@ -8,10 +8,9 @@ and few at or below it, which the core drops by exact comparison.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from sidecar.clock import SECOND, instant
@@ -41,8 +40,7 @@ _Z = " OR substr({c}, -1) IN ('Z', 'z', 'C')"
 _OLDEST = -6_847_804_800 * SECOND  # 1753-01-01
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """Cursor values from `low` (itself left out if `beyond`) to below `high`, in the column's order, none of them NULL.
 
     `only` narrows them further: a condition over `{c}`, with its values.
@@ -82,7 +80,7 @@ def after(ranges: Sequence[Range], value: Scalar) -> list[Range]:
         if each.high is not None and each.high <= value:  # type: ignore[operator]
             continue
         if each.low is None or each.low <= value:  # type: ignore[operator]
-            found.append(dataclasses.replace(each, low=value, beyond=True))
+            found.append(each._replace(low=value, beyond=True))
         else:
             found.append(each)
     return found
@@ -229,8 +227,7 @@ def ceiling(at_most: int) -> str | None:
 
 
 def _words(micros: int) -> tuple[str, str, str]:
-    moment: datetime = instant(micros)
-    text = moment.replace(tzinfo=None, microsecond=0).isoformat()
+    text = instant(micros).isoformat(timespec="seconds")
     return text[:10], text[11:16], text[11:19]
 
 

@@ -20,13 +20,14 @@ Only string columns take numbers, as their exact text.
 
 from __future__ import annotations
 
+import array as buffers
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -143,10 +144,10 @@ def made(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     # pa.array makes pyarrow import pandas, where it is installed. That takes longer than all the rest of a run that
     # finds nothing, which looks at some cursor values alone.
     if len(values) <= _FEW and None not in values and pa.types.is_int64(type_):
-        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.array(values, np.int64))])
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(buffers.array("q", values))])
     if len(values) <= _FEW and None not in values and pa.types.is_string(type_):
         texts = [v.encode() for v in values]
-        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        ends = buffers.array("i", itertools.accumulate(map(len, texts), initial=0))
         return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
     return pa.array(values, type_)
 

@@ -33,7 +33,7 @@ from sidecar.cursor import Flags
 from sidecar.errors import SettingsError
 from sidecar.model import Job, Page, Pass, Position, Scope, Span, Tracked, Watermark
 from sidecar.poll import Step
-from sidecar.polls import deliveries, quarantine, renumbered, rows
+from sidecar.polls import ahead, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import existing, to_changes
 from sidecar.polls.deliveries import Records
 from sidecar.polls.rows import Rows
@@ -54,6 +54,7 @@ class Chunk:
     """Rows of one span as they were read, to be merged with what the log holds after the offset `low`.
 
     `era` is the numbering of versions by which the table stood then; nothing was written after `reached` in the source.
+    `began`: when its span was begun with.
     """
 
     table: str
@@ -65,6 +66,7 @@ class Chunk:
     low: int
     era: str | None = None
     reached: int | None = None
+    began: int | None = None
 
 
 def can_read(connector: SourceConnector, tracked: Tracked) -> bool:
@@ -178,10 +180,14 @@ def write(
     spans_[chunk.span] = dataclasses.replace(spans_[chunk.span], after=last or spans_[chunk.span].after, done=not full)
     read, written = mark.job.read + len(chunk.data), mark.job.written + len(good)
     job = dataclasses.replace(mark.job, spans=tuple(spans_), read=read, written=written)
+    if not mark.job.read and chunk.began is not None:
+        # Until now it has waited for other tables, or could not be read.
+        job = dataclasses.replace(job, at=chunk.began)
     if all(span.done for span in spans_) and job.part + 1 < _count(scope):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)
-    after = dataclasses.replace(mark, job=job, reached=reached)
+    width = ahead.width(chunk.data) if len(chunk.data) else mark.width
+    after = dataclasses.replace(mark, job=job, reached=reached, width=width)
     offset = None
     if len(own):
         fits()

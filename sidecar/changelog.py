@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,8 @@ class ChangeLog:
     def _is_last(self, offset: int) -> bool:
         """Return whether segment *offset* is there and is the last one; of a disk without a list of its folder."""
         if isinstance(self.at, Path):
-            return self.path(offset).exists() and not self.path(offset + 1).exists()
+            # At each poll, and Path takes longer than the look.
+            return os.path.exists(self.path(offset)) and not os.path.exists(self.path(offset + 1))  # noqa: PTH110
         found = self._segments()
         return bool(found) and found[-1].offset == offset
 

@@ -19,6 +19,7 @@ from sidecar.terminal.cli_parts import (
     Config,
     TableName,
     archiving,
+    exits,
     known_secrets,
     logged,
     opened,
@@ -35,8 +36,7 @@ app = typer.Typer(
     help="Keep a lakehouse copy of a database that you may only read.\n\n"
     "Start with [bold]sidecar demo[/bold] to watch it work, or [bold]sidecar init URL[/bold] to begin with your own "
     "database; then [bold]sidecar check[/bold], and [bold]sidecar run[/bold].\n\n"
-    "Exit codes: 0 done, 1 unexpected or a check that found something, 2 settings or usage, 3 source unavailable, "
-    "4 state held by another process, 5 state damaged, 6 a sink failed.",
+    f"{exits(0, 1, 2, 3, 4, 5, 6, 130)}.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -60,7 +60,7 @@ def _options(
     del version
 
 
-@app.command()
+@app.command(epilog=exits(0, 2, 3))
 def init(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Where the data is: postgresql://user@host/database, sqlite:///shop.db")
@@ -82,7 +82,7 @@ def init(
         print(line)
 
 
-@app.command()
+@app.command(epilog=exits(0, 1, 2, 3, 5))
 def check(config: Config = SETTINGS) -> None:
     """Say what stands in the way: tables that have stopped, rights, indexes, clocks, NULLs, Java. Exit 1 on an error.
 
@@ -100,7 +100,7 @@ def check(config: Config = SETTINGS) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=exits(0, 1, 2, 3, 4, 5, 6, 130))
 def run(
     config: Config = SETTINGS,
     once: Annotated[bool, typer.Option("--once", help="Catch up, write to the sinks, exit: for cron.")] = False,
@@ -138,23 +138,22 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=exits(0, 2, 3, 5))
 def status(
     config: Config = SETTINGS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array, an object a table.")] = False,
 ) -> None:
     """Show where each table stands; also while a runner is at work.
 
-    Watermark: the greatest cursor value seen. Polled: how long ago the copy was level with the source; - before its
-    first load is complete.
+    Watermark: the greatest cursor value seen. Offset: the last segment of the change log. Sinks: how far each has come.
 
-    Offset: the last segment of the change log. Sinks: how far each has come.
+    Polled: how long ago the copy was level with the source; - as long as its first load is not complete.
 
-    State: ok, what is under way, or the source's transaction that has held the table back for over a minute.
+    State: ok, what is under way, what has held the table back for over a minute; or that no setting asks for it now.
 
-    Each error stands below the table, on a line of its own; also why a table that the settings ask for is not followed.
+    Each error stands below, on a line of its own; also why a table that the settings ask for is not followed.
 
-    Exit 0 whatever it shows: sidecar check exits 1 on an error.
+    It exits with 0 whatever it shows; sidecar check exits with 1 on an error.
 
     Example: [bold]sidecar status --json | jq '.[] | select(.error)'[/bold]
     """
@@ -174,7 +173,7 @@ def status(
         print("nothing has been polled yet: sidecar run")
 
 
-@app.command()
+@app.command(epilog=exits(0, 2, 3, 5))
 def changes(
     table: TableName,
     config: Config = SETTINGS,
@@ -228,11 +227,11 @@ def demo(
 
 
 # In the order in which they are listed: that in which they are needed.
-app.command()(backfill)
-app.command()(export)
-app.command()(schema)
+app.command(epilog=exits(0, 2, 3, 5))(backfill)
+app.command(epilog=exits(0, 2, 3, 5))(export)
+app.command(epilog=exits(0, 2, 3, 4, 5))(schema)
 app.add_typer(watermark, name="watermark")
-app.command()(demo)
+app.command(epilog=exits(0, 1, 2, 130))(demo)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

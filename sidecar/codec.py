@@ -132,6 +132,7 @@ def dump_watermark(mark: Watermark) -> str:
             "version": mark.version,
             "born": mark.born,
             "reached": mark.reached,
+            "width": mark.width,
             "progress": mark.progress and _dump_progress(mark.progress),
         },
         separators=(",", ":"),
@@ -172,6 +173,7 @@ def _loaded(text: str | bytes) -> Watermark:
         version=raw["version"],
         born=raw.get("born", {}),
         reached=raw.get("reached"),
+        width=raw.get("width"),
         progress=raw["progress"] and _load_progress(raw["progress"]),
     )
 

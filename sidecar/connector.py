@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -163,6 +164,14 @@ class SourceConnector(ABC):
         del tracked
         return keys
 
+    def are_one(self, tracked: Tracked, one: Position, other: Position) -> bool:
+        """Return whether the source takes the keys *one* and *other* for the same, as texts under some collations are.
+
+        Asked only where it does not see to it that no two rows have such keys.
+        """
+        del tracked
+        return one == other
+
     def folded(self, tracked: Tracked, keys: pa.Table) -> pa.Table:
         """Return *keys*, as they are delivered, such that two rows of it are equal only if the source holds them for
         equal, and are so wherever it is notation alone that tells them apart.
@@ -254,13 +263,19 @@ class SourceConnector(ABC):
 
 def connect(source: Source) -> SourceConnector:
     """Return the connector registered for *source*'s URL scheme; SettingsError names the known ones."""
+    return _registered(source.scheme)(source)
+
+
+# To look for one is to open a file of each package that is installed, and connections are made again and again.
+@functools.cache
+def _registered(scheme: str) -> type[SourceConnector]:
     found = entry_points(group="sidecar.connectors")
-    match = next((e for e in found if e.name == source.scheme), None)
+    match = next((e for e in found if e.name == scheme), None)
     if match is None:
         known = ", ".join(sorted({e.name for e in found})) or "none (is the package installed?)"
-        raise SettingsError(f'source url: no connector for "{source.scheme}://"; known schemes: {known}')
+        raise SettingsError(f'source url: no connector for "{scheme}://"; known schemes: {known}')
     connector: type[SourceConnector] = match.load()
-    return connector(source)
+    return connector
 
 
 __all__ = ["Finding", "Pass", "Source", "SourceConnector", "connect"]

@@ -7,6 +7,7 @@ or the number as it is. Positions keep the column's own values; nothing here is 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,14 @@ _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  readings have no zone
 
 def kind(type_: pa.DataType, where: str) -> CursorKind:
     """Return what a column of *type_* holds as a cursor; SettingsError if it can be none."""
+    found = _kind(type_)
+    if found is None:
+        raise SettingsError(f"{where}: a column of type {type_} cannot be a cursor; choose a timestamp or an integer")
+    return found
+
+
+@functools.cache
+def _kind(type_: pa.DataType) -> CursorKind | None:
     if pa.types.is_timestamp(type_):
         return "instant" if type_.tz else "reading"
     if pa.types.is_date(type_):
@@ -56,7 +65,7 @@ def kind(type_: pa.DataType, where: str) -> CursorKind:
         return "real"
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return "text"
-    raise SettingsError(f"{where}: a column of type {type_} cannot be a cursor; choose a timestamp or an integer")
+    return None
 
 
 def comparable(values: pa.ChunkedArray | pa.Array, timezone: str | None = None) -> Integers:
@@ -234,6 +243,17 @@ def parse(text: str, tracked: Tracked, kind_: CursorKind) -> int | None:
         return found if abs(found) < INFINITY - 1 else None
     except (ValueError, OverflowError):
         return None
+
+
+def zoneless(text: str) -> Literal["day", "minute", "time"] | None:
+    """Return of what length is the time that the *text* of a person names without a zone; None if it names none so."""
+    found = _iso(text.strip())
+    try:
+        if len(found) < 10 or found[4] != "-" or datetime.fromisoformat(found).tzinfo is not None:
+            return None
+    except ValueError:
+        return None
+    return "day" if len(found) == 10 else "minute" if len(found) == 16 else "time"
 
 
 def per_second(unit: Unit, kind_: CursorKind) -> int:

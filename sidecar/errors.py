@@ -66,3 +66,8 @@ def about(table: str, error: SidecarError) -> str:
     """Return what *error* says, and which table it is about where it says only of what server or file."""
     text = str(error)
     return text if f'"{table}"' in text or table == "source" else f'table "{table}": {text}'
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return how many of what, in words for messages: `1 row`, `2 rows`; *many* where that is not *one* and an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

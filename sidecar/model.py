@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -24,8 +25,6 @@ OnBadValue: TypeAlias = Literal["error", "null", "quarantine"]
 
 PASSES: tuple[PassName, ...] = ("updated", "deleted", "created", "unstamped")
 """The passes in the order in which a poll makes them. "all" is none of them: it is a backfill's."""
-
-
 INFINITY = 2**63 - 1
 """The cursor value of a row that is later than any clock: `infinity`, or what does not parse. It moves nothing."""
 
@@ -54,8 +53,8 @@ class Column:
     Parquet gives back as it is, times in microseconds.
 
     `detail` is what its connector wants to know of it when it reads it. `variant`: it holds JSON as text, which Spark
-    is to see as a VARIANT. `born` is `database/table/column`, by what the source never gives to another one
-    that it makes under the same name; '' where there is no telling.
+    is to see as a VARIANT. `born` is `database/table/column`, by what the source gives to no other one of the same
+    name; '' where there is no telling.
     """
 
     name: str
@@ -87,7 +86,10 @@ class Table:
 
     def column(self, name: str) -> Column | None:
         """Return the column called *name*, exactly."""
-        return next((c for c in self.columns if c.name == name), None)
+        for column in self.columns:
+            if column.name == name:
+                return column
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Refresh:
     on: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tracked:
     """A table and how it is followed: the settings with every default resolved against the source.
 
@@ -182,7 +184,7 @@ class Tracked:
         assert column is not None, f"{self.name}: {self.updated_at} was resolved against the table"
         return column.arrow
 
-    @property
+    @functools.cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The passes of a poll, in order; what an earlier one reads is dropped from a later one."""
         found = [Pass("updated", self.updated_at)]
@@ -285,10 +287,8 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """How hard a source is at work, in seconds, as far as it tells.
-
-    How far its standbys lag behind it, or it behind its primary; how long the session has waited that waits longest for
-    a lock; and the one that waits longest for a lock which reading for a copy keeps from it.
+    """How hard a source is at work, in seconds, as far as it tells: how far its standbys lag behind it, or it behind
+    its primary; how long the session has waited that waits longest for a lock, and for one that reading a copy holds.
     """
 
     replication_lag: float | None = None
@@ -335,7 +335,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A backfill under way: of the request `id`, begun after the log's offset `began`, at the time `at`.
+    """A backfill under way: of the request `id`, begun after the log's offset `began`; read (or waiting) since `at`.
 
     closed    by pass, what polls began above (None: all rows are the backfill's); with `since`, the version from which
               they read. Rows that polls deliver are left to them.
@@ -363,14 +363,14 @@ class Job:
 class Watermark:
     """The position in a table: per pass, what the source must remember, and the poll under way, if any.
 
-    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor
-    holds; `offset` is the last segment written. `era` is the numbering that `since` belongs to; `doubt`, after it has
-    changed and until a poll is complete, the offset up to which the log tells by content what has been delivered.
-    `hold` is what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due,
-    and were seen all the same. `shape` are the columns of which the fingerprints that are remembered were made.
-    `job` is the backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the
-    `backfill_version` under which the table's rows have come. `born` is what the connector says of columns
-    (`Column.born`), by name. What has been read was written before the position `reached` (`Horizon.reaches`).
+    `settings` names the key and cursor columns under which it was made, `kind` and `unit` what the cursor holds;
+    `offset` is the last segment written. `era` is the numbering that `since` belongs to; `doubt`, after it has changed
+    and until a poll is complete, the offset up to which the log tells by content what has been delivered. `hold` is
+    what held the last complete poll's horizon back. `late` counts the rows that appeared after they were due, and were
+    seen all the same. `shape` are the columns of which the fingerprints that are remembered were made. `job` is the
+    backfill under way, if any; `finished`, the request whose backfill ended last; `version`, the `backfill_version`
+    under which the table's rows have come. `born` is what the connector says of columns (`Column.born`), by name.
+    All that has been read was written before `reached` in the source (`Horizon.reaches`). `width`: the bytes of a row.
     """
 
     settings: str
@@ -392,6 +392,7 @@ class Watermark:
     version: str | None = None
     born: Mapping[str, str] = field(default_factory=dict)
     reached: int | None = None
+    width: int | None = None
 
     def closed(self) -> dict[PassName, int | None]:
         """Return, by pass, the value up to which rows are never read again."""

@@ -16,16 +16,13 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from sidecar import faults, horizon
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
-from sidecar.cursor import NONE, Flags, ceiling
+from sidecar.cursor import NONE, ceiling
 from sidecar.errors import SettingsError
 from sidecar.model import (
     ALL,
-    INFINITY,
     PASSES,
     Horizon,
     Page,
@@ -36,11 +33,10 @@ from sidecar.model import (
     Tracked,
     Watermark,
 )
-from sidecar.polls import behind, deliveries, quarantine, recreated, renumbered, rows, set_back, units
+from sidecar.polls import ahead, behind, deliveries, news, quarantine, recreated, renumbered, rows, set_back, units
 from sidecar.polls.ahead import Reader
 from sidecar.polls.changes import change_schema, check_schema, existing, to_changes
-from sidecar.polls.deliveries import NOTHING, Records
-from sidecar.polls.rows import Rows
+from sidecar.polls.deliveries import NOTHING
 from sidecar.state import WatermarkStore
 
 log_ = logging.getLogger("sidecar")
@@ -76,7 +72,8 @@ def poll(
     known = store.watermark(tracked.name)
     mark = known or fresh_watermark(tracked)
     check_settings(tracked, mark)
-    with connector.snapshot(), Reader(connector) as reader:
+    known_width = mark.width if mark.progress is None else None
+    with connector.snapshot(), Reader(connector, known_width) as reader:
         fits = functools.cache(lambda: check_schema(tracked, log))
         expected = connector.estimate(tracked) if mark.polled is None else None
         mark = with_added(connector, tracked, log, store, mark)
@@ -176,7 +173,7 @@ def with_added(
     """Return *mark*; where columns are new, or are others by the same name, one under which all rows come again."""
     if not recreated.wants_all(tracked, log, mark.born):
         return dataclasses.replace(mark, born=recreated.remembered(mark.born, tracked))
-    behind.refuse(tracked.name, mark.reached, connector.horizon(tracked, mark.memory))
+    behind.refuse(connector, tracked.name, mark.reached, connector.horizon(tracked, mark.memory))
     mark = dataclasses.replace(
         fresh_watermark(tracked),
         offset=mark.offset + 1,
@@ -214,7 +211,7 @@ def looked(
     """Return *mark* as it stands under the numbering of today's view, and that."""
     # What an interrupted poll has seen is newer than what the one before it has.
     view = connector.horizon(tracked, mark.memory if mark.progress is None else mark.progress.horizon.memory)
-    behind.refuse(tracked.name, mark.reached, view)
+    behind.refuse(connector, tracked.name, mark.reached, view)
     mark = behind.reaching(mark, view)
     anew, back = renumbered.is_renumbered(mark, view), set_back.is_set_back(tracked, mark, view)
     if anew or back:
@@ -248,11 +245,10 @@ def _page(
 ) -> tuple[Step, Watermark]:
     progress = mark.progress
     assert progress is not None
-    scan = next((p for p in tracked.passes if p.name == progress.scan), None)
-    if scan is None:
+    page = _asked(reader, tracked, mark)
+    if page is None:
         # The table's columns have changed under an interrupted poll, and this pass is none any more.
-        return _nothing(tracked, store, mark)
-    page = Page(tracked, scan, mark.closed(), progress.after, tracked.page_size, mark.since)
+        return _nothing(reader, tracked, store, mark)
     data = reader.read(page)
     faults.point("page-read")
     if not progress.shape:
@@ -260,21 +256,21 @@ def _page(
         progress = dataclasses.replace(progress, shape=rows.shape(data))
         mark = dataclasses.replace(mark, progress=progress)
     if not len(data):
-        return _nothing(tracked, store, mark)
+        return _nothing(reader, tracked, store, mark)
     found, last = rows.from_page(page, data)
     rows.refuse_placeholders(found)
     full = len(data) >= page.limit
     if full:
-        reader.expect(dataclasses.replace(page, after=last))
+        reader.expect(dataclasses.replace(page, after=last, limit=reader.limit(tracked.page_size)))
     own = rows.above(found, page)
     same = None if mark.doubt is None else renumbered.unchanged(own, held(mark.doubt))
-    fresh, remembered, late = _fresh(own, store, mark, same)
+    fresh, remembered, late = news.fresh(own, store, mark, same)
     if progress.silent:
-        fresh, late = fresh.take(_came_since(fresh, progress)), 0
-    after = advance(tracked, mark, last, full=full)
-    after = dataclasses.replace(after, late=after.late + late)
+        fresh, late = fresh.take(news.came_since(fresh, progress)), 0
     good, aside = quarantine.sorted_out(fresh)
-    aside = quarantine.still_out(log, aside, mark.shape)
+    aside = quarantine.still_out(log, aside, mark)
+    after = advance(tracked, mark, last, full=full)
+    after = dataclasses.replace(after if full else _beyond_empty(reader, tracked, after), late=after.late + late)
     offset = None
     # What is known under another number, or by other columns, is known so from this page alone: the log holds it, rows
     # or not. Later segments speak of the new numbers and columns, and it must not be told by what was before.
@@ -282,8 +278,8 @@ def _page(
         fits()
         number = after.offset + 1
         # Of the segment: whatever its rows are said to be, a backfill's chunks give way to them.
-        origin = "soft_delete" if scan.name == "deleted" else "poll"
-        after = dataclasses.replace(after, offset=number)
+        origin = "soft_delete" if page.scan.name == "deleted" else "poll"
+        after = dataclasses.replace(after, offset=number, width=ahead.width(data))
         if mark.polled is None and mark.job is not None and mark.job.closed is not None:
             # They were there when the table was first looked at, as what its backfill reads.
             found_by, types = "backfill", existing(good)
@@ -304,72 +300,31 @@ def _page(
     return step, after
 
 
-def _nothing(tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
+def _asked(reader: Reader, tracked: Tracked, mark: Watermark) -> Page | None:
+    """Return the page that *mark* stands before; None at the poll's end, and where its pass is none any more."""
+    progress = mark.progress
+    scan = next((p for p in tracked.passes if progress is not None and p.name == progress.scan), None)
+    if progress is None or scan is None:
+        return None
+    return Page(tracked, scan, mark.closed(), progress.after, reader.limit(tracked.page_size), mark.since)
+
+
+def _beyond_empty(reader: Reader, tracked: Tracked, mark: Watermark) -> Watermark:
+    """Return *mark*, which stands at a pass that has just begun, beyond those without rows: one write does for all."""
+    while (page := _asked(reader, tracked, mark)) is not None and reader.is_empty(page):
+        faults.point("page-read")
+        mark = advance(tracked, mark, None, full=False)
+    return mark
+
+
+def _nothing(reader: Reader, tracked: Tracked, store: WatermarkStore, mark: Watermark) -> tuple[Step, Watermark]:
     """Go on from a pass that has no rows, or no more of them."""
-    after = advance(tracked, mark, None, full=False)
+    after = _beyond_empty(reader, tracked, advance(tracked, mark, None, full=False))
     store.save(tracked.name, after, NOTHING, lazy=True)
     faults.point("watermark-saved")
     if after.progress is None:
         faults.point("poll-completed")
     return Step(tracked.name, 0, 0, None, after.progress is None), after
-
-
-def _fresh(found: Rows, store: WatermarkStore, mark: Watermark, same: Flags | None) -> tuple[Rows, Records, int]:
-    """Return what is new of *found*, what to remember of that, and how many of the new rows came too late.
-
-    Fingerprints cost a microsecond: they are made only of rows that are remembered, or may return. *same* says which
-    rows have been delivered as they are by other evidence.
-    """
-    progress = mark.progress
-    assert progress is not None
-    if not len(found):
-        return found, NOTHING, 0
-    new = np.ones(len(found), dtype=bool) if same is None else ~same
-    closing = {name: mark.closed for name, mark in progress.closing.items()}
-    stays = rows.may_return(found, closing, progress.horizon.floor)
-    is_known = np.zeros(len(found), dtype=bool)
-    remembered = NOTHING
-    if stays.any() or store.remembers(found.tracked.name):
-        keys = found.keys()
-        known = store.recall(found.tracked.name, keys)
-        is_known = ~deliveries.says_nothing(known)
-        asked = stays | is_known
-        some, keys, known = found.take(asked), keys[:, asked], known[:, asked]
-        now = rows.records(some, keys)
-        is_same = deliveries.same(now, known)
-        new[asked] &= ~(is_same | _is_same_without_what_was_added(some, known, mark.shape))
-        # What was delivered before must not be mistaken, later, for what is delivered now.
-        over = is_known[asked] & ~is_same & ~stays[asked]
-        remembered = deliveries.joined([now[:, ~is_same & stays[asked]], deliveries.nothing(keys[:, over])])
-    # A row that is known has come in time: what is new of it is not when.
-    late = rows.late(found, {name: m.due for name, m in mark.marks.items()}) & new & ~is_known
-    return found.take(new), remembered, int(late.sum())
-
-
-def _came_since(found: Rows, progress: Progress) -> Flags:
-    """Return which rows are surely none of those that were there when the poll began: it may have been interrupted."""
-    view, tracked = progress.horizon, found.tracked
-    if found.version is not None and view.floor is not None:
-        return found.version >= view.floor
-    limits = {scan.name: ceiling(view.now, tracked, horizon.kind_of(tracked, scan)) for scan in tracked.passes}
-    if any(limit is None for name, limit in limits.items() if name != "unstamped"):
-        return np.zeros(len(found), dtype=bool)
-    return rows.met(found, limits, None) & (rows.stamps(found) < INFINITY)
-
-
-def _is_same_without_what_was_added(some: Rows, known: Records, before: tuple[str, ...]) -> Flags:
-    """Return which rows are as they are *known* but for columns that were added since, *before* having none of them.
-
-    Before a column was added, the same row had another fingerprint: NULL there, it is no other row for that.
-    """
-    found, now = np.zeros(len(some), dtype=bool), rows.shape(some.data)
-    if before in ((), now) or not set(before) <= set(now):
-        return found
-    bare = rows.are_null(some, set(now) - set(before)) & ~deliveries.says_nothing(known)
-    if bare.any():
-        older = rows.records(some.take(bare), known[: deliveries.CONTENT, bare], before)
-        found[bare] = deliveries.same(older, known[:, bare])
-    return found
 
 
 def advance(tracked: Tracked, mark: Watermark, last: Position | None, *, full: bool) -> Watermark:

@@ -30,7 +30,6 @@ from sidecar.log.storage import AnyPath
 from sidecar.mirrors import mirror
 from sidecar.model import PassMark, PassName, Tracked, Watermark
 from sidecar.poll import Step, fresh_watermark
-from sidecar.polls import recreated
 from sidecar.polls.changes import change_schema
 from sidecar.polls.deliveries import NOTHING
 from sidecar.running import moving, standing
@@ -103,6 +102,10 @@ class Sidecar:
         standing.note(self.store, [t.name for t in found], broken)
         self.__dict__["tracked"] = self._outlined(found)
         return broken
+
+    def note_away(self, error: SidecarError) -> None:
+        """Have `status` say of all tables that the source cannot be asked: *error*."""
+        standing.note_away(self, error)
 
     def _outlined(self, found: Collection[Tracked]) -> Mapping[str, Tracked]:
         self.outlines = {t.name: self.connector.outline(t.table) for t in found}
@@ -225,6 +228,7 @@ class Sidecar:
 
     def set_watermark(self, table: str, value: str) -> Watermark:
         """Let the next poll of *table* read from just above the cursor value *value* on, delivered before or not."""
+        self._must_write("set_watermark")
         tracked = self._known(table)
         kind = kind_of(tracked, tracked.passes[0])
         closed = moving.closed_at(value, tracked, kind, self.clock.now())
@@ -239,6 +243,7 @@ class Sidecar:
 
     def reset_watermark(self, table: str) -> Watermark:
         """Let the next poll of *table* read all of it, as if for the first time; its log and its sinks go on."""
+        self._must_write("reset_watermark")
         return self._move(self._known(table), {})
 
     def accept_schema(self, table: str) -> list[str]:
@@ -247,26 +252,8 @@ class Sidecar:
         Changes from before a type was changed are read apart. SettingsError if it is the key's or a cursor's.
         """
         self._poller = None
-        tracked = self.settled(self._known(table))
-        store, log = self.store, self.log(tracked.name)
-        if tracked.name in self.damaged:
-            raise self.damaged[tracked.name]
-        mark, now = store.watermark(tracked.name), change_schema(tracked)
-        found = log.changes(now)
-        other = [c for c in found if c.kind == "changed" and c.column in (*tracked.key, *tracked.cursors)]
-        if other:
-            raise SettingsError(
-                f'table "{tracked.name}": {other[0]}, and its position is made of it. To begin again: '
-                f"sidecar watermark reset {tracked.name}"
-            )
-        anew = () if mark is None else recreated.changes(mark.born, tracked)
-        if anew or (tracked.backfill_added and any(c.kind == "added" for c in found)):
-            self._move(tracked, {})
-        elif found and mark is not None:
-            mark = dataclasses.replace(mark, offset=mark.offset + 1)
-            log.append(mark.offset, now.empty_table(), mark, NOTHING, committed=self.clock.now(), origin="poll")
-            store.save(tracked.name, mark, NOTHING)
-        return [*map(str, found), *anew]
+        self._must_write("accept_schema")
+        return moving.accept_schema(self, self.settled(self._known(table)))
 
     def request_backfill(
         self,
@@ -283,7 +270,9 @@ class Sidecar:
         `where`: a condition in the source's SQL. `keys`: each a value, a tuple of values, or text with commas. `purge`:
         afterwards, deletes for what the source has no more; `empty`: even if it has no rows. `quarantined`: the rows
         set aside; None without any. One that waits for the same is returned. SettingsError for what cannot be asked.
+        The state is not opened for it: another process may hold that.
         """
+        self._must_write("request_backfill")
         known = self._known(table)
         return backfills.request(self, known, where=where, keys=keys, purge=purge, empty=empty, quarantined=quarantined)
 
@@ -293,6 +282,7 @@ class Sidecar:
 
     def cancel_backfill(self, table: str) -> list[str]:
         """Cancel the backfills of *table* that have not ended; return their ids. What is in the log stays there."""
+        self._must_write("cancel_backfill")
         self._poller = None
         return backfills.cancel(self, table)
 
@@ -328,7 +318,9 @@ class Sidecar:
 
     def _must_write(self, what: str) -> None:
         if self.read_only:
-            raise SettingsError(f"{what} writes to the state, and this project is open for reading (read_only)")
+            raise SettingsError(
+                f"{what} writes to the state, and this project is open for reading: open it without read_only"
+            )
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

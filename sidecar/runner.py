@@ -228,6 +228,8 @@ class Runner:
             # A table that is gone for a moment, or a source that is down, does not end a loop that has begun.
             self._telling.stops(SOURCE, error)
             self._failed(SOURCE, error)
+            if not self._is_at_home:
+                self.sidecar.note_away(error)  # else each table says it by itself
             self._stale = True
             self.sidecar.__dict__["tracked"] = found = (known or {}) if self._is_at_home else {}
             return list(found.values())

@@ -19,7 +19,7 @@ from sidecar.backfilling import executors
 from sidecar.delivering import folder_columns, given, row_groups
 from sidecar.delivering.folder import Folder
 from sidecar.delivering.raised_at import raised_at
-from sidecar.errors import SettingsError, SidecarError, SinkError
+from sidecar.errors import SettingsError, SidecarError, SinkError, counted
 from sidecar.log.files import filename
 from sidecar.log.storage import AnyPath
 
@@ -111,7 +111,7 @@ class FileSink(Common):
 
     def write(self, frame: DataFrame, batch: Batch, version: str) -> None:
         del version
-        shaped = self.shaped(frame)
+        shaped = folder_columns.arranged(self.shaped(frame), self._target(batch), self.format)
         counted, filled = executors.counted(shaped)
         staging = self._staging(batch)
         exact = _EXACT if self.format in ("json", "csv", "xml") else {}
@@ -148,7 +148,8 @@ class FileSink(Common):
         target, staging = self._target(batch), self._staging(batch)
         name = f"part-{filename(self.name)}-{batch.first:020d}-{batch.last:020d}"
         faults.point("batch-staged")
-        folder_columns.settle(shaped, target, self.format, f'sink "{self.name}", table "{batch.table}"')
+        where = f'sink "{self.name}", table "{batch.table}"'
+        folder_columns.settle(shaped, target, self.format, where, self.options)
         hadoop, files = _hadoop(shaped, target)
         for status in files.listStatus(hadoop(target)):
             if status.getPath().getName().startswith(name):
@@ -160,8 +161,8 @@ class FileSink(Common):
         data = [path for path in parts if not str(path.getName()).startswith(("_", "."))]
         if len(data) < filled():
             raise SinkError(
-                f'sink "{self.name}": Spark\'s executors have written {filled()} files, and {len(data)} of them are '
-                f"seen here: {self.path} must be on storage that all of them, and this machine, see as the same"
+                f'sink "{self.name}": Spark\'s executors have written {counted(filled(), "file")}, and {len(data):,} '
+                f"can be seen here: {self.path} must be on storage that all of them, and this machine, see as the same"
             )
         for index, part in enumerate(data):
             suffix = str(part.getName()).partition(".")[2]

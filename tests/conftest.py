@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,10 @@ HEAVIEST = (
 )
 FOLDER = Path(__file__).parent
 
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30
+"""Bytes, several times what the folders of a whole run come to."""
+
 MARKS = {"pg": "postgres", "pg_server": "postgres", "pg_icu": "postgres", "pg_icu_server": "postgres", "spark": "spark"}
 
 
@@ -44,8 +50,30 @@ MARKS = {"pg": "postgres", "pg_server": "postgres", "pg_icu": "postgres", "pg_ic
 def pytest_cmdline_main(config: pytest.Config) -> Iterator[None]:
     """Where processes are about to share the tests, have them share what Java needs to start sooner, too."""
     shared = config.getoption("numprocesses", None) and not config.getoption("collectonly")
-    with class_data.under_way() if shared else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if shared:
+            stack.enter_context(class_data.under_way())
+            stack.enter_context(_in_memory(config))
         return (yield)
+
+
+@contextlib.contextmanager
+def _in_memory(config: pytest.Config) -> Iterator[None]:
+    """Keep the tests' folders in memory, where there is room for them; they are gone at the end.
+
+    State and logs sync whatever they write, for which many tests would wait longer than for all else. No test looks at
+    what a machine that goes down has left: that processes are killed, memory outlives.
+    """
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    if config.option.basetemp or not usable or shutil.disk_usage(MEMORY).free < ROOM:
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="sidecar-tests-", dir=MEMORY))
+    config.option.basetemp = str(folder / "tests")
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

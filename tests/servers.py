@@ -171,8 +171,8 @@ def fresh_database(server: Server) -> Iterator[Database]:
     finally:
         for connection in database._connections:
             connection.close()
-        _roll_back_prepared(database)
         with _maintenance(server) as connection:
+            _roll_back_prepared(database, connection)
             _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
             _run(connection, "DROP ROLE {}", database.reader)
 
@@ -185,10 +185,12 @@ def _run(connection: Connection, statement: str, *names: str) -> None:
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
-def _roll_back_prepared(database: Database) -> None:
+def _roll_back_prepared(database: Database, maintenance: Connection) -> None:
     # Not even DROP DATABASE … WITH (FORCE) removes a prepared transaction.
+    query = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
+    if not (found := maintenance.execute(query, (database.dbname,)).fetchall()):
+        return
     with psycopg.connect(database.url, autocommit=True) as connection:
-        found = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall()
         for (gid,) in found:
             connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
 

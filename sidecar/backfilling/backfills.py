@@ -19,7 +19,7 @@ from sidecar.backfill import WHOLE, parts
 from sidecar.backfilling.purge import refuse_hidden
 from sidecar.backfilling.requests import Ended, Kind, Request, Requests
 from sidecar.clock import SECOND
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, StateHeld, counted
 from sidecar.model import ALL, Among, Job, Page, Position, Scalar, Scope, Tracked
 from sidecar.polls import quarantine
 
@@ -124,10 +124,14 @@ def positions(tracked: Tracked, keys: Iterable[object]) -> tuple[Position, ...]:
         if len(values) != len(tracked.key):
             raise SettingsError(
                 f'table "{tracked.name}": {",".join(map(str, values))!r} is no key of it: its key is '
-                f"({', '.join(tracked.key)}), so a key has {len(tracked.key)} values, with a comma in between"
+                f"({', '.join(tracked.key)}), so a key has {_commas(len(tracked.key))}"
             )
     columns = [_typed(tracked, name, [values[at] for values in split]) for at, name in enumerate(tracked.key)]
     return tuple(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def _commas(values: int) -> str:
+    return "1 value" if values == 1 else f"{values} values, with a comma in between"
 
 
 def _values(key: object) -> list[object]:
@@ -224,7 +228,10 @@ def cancel(sc: Sidecar, table: str, id_: str | None = None) -> list[str]:
         )
     # The one under way last: that it has ended must not be forgotten before it is noticed.
     for r in reversed(found):
-        done = {} if (job := _job(sc, r)) is None else {"began": job.at, "read": job.read, "written": job.written}
+        job = None
+        with contextlib.suppress(StateHeld):  # how far it has come is then for the other process to know
+            job = _job(sc, r)
+        done = {} if job is None else {"began": job.at, "read": job.read, "written": job.written}
         requests.end(r, "cancelled", sc.clock.now(), **done)
     return [r.id for r in reversed(found)]
 
@@ -254,7 +261,7 @@ def described(r: Request) -> str:
         parts.append("all rows")
     if r.scope.among is not None:
         count = len(r.scope.among.values)
-        parts.append(f"{count:,} value{'' if count == 1 else 's'} of ({', '.join(r.scope.among.columns)})")
+        parts.append(f"{counted(count, 'value')} of ({', '.join(r.scope.among.columns)})")
     if r.scope.where is not None:
         parts.append(f"where {r.scope.where}")
     return ", ".join(parts) + (", then purge" if r.purge else "") + (", though it be empty" if r.empty else "")

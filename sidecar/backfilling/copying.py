@@ -23,7 +23,7 @@ from sidecar.clock import Clock
 from sidecar.connector import SourceConnector
 from sidecar.errors import SidecarError, SourceUnavailable, StateUnavailable
 from sidecar.model import Job, Memory, Page, Position, Scope, Tracked, Watermark
-from sidecar.polls import behind, twins
+from sidecar.polls import ahead, behind, twins
 from sidecar.running.stopping import breaking_off
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ TARGET = 0.5
 class Work:
     """A span to be read, from its first page on; with an adaptive size, later pages may ask for more or fewer rows.
 
-    `reached` is that of the view in which it is (`Horizon.reaches`).
+    `reached` is that of the view in which it is (`Horizon.reaches`). `began`: since when (microseconds UTC) it is being
+    read.
     """
 
     job: str
@@ -55,6 +56,7 @@ class Work:
     adaptive: bool
     era: str | None = None
     reached: int | None = None
+    began: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Copying:
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Ready] | None = None
         self._left: set[str] = set()
+        self._limits: dict[str, int] = {}
         self._reading = 0
         self._joining, self._deciding = 0, threading.Lock()
         self._all_joined = threading.Event()
@@ -241,12 +244,11 @@ class Copying:
             while not self._stop.is_set():
                 work = self._works.get_nowait()
                 if work.page.tracked.name not in self._left:
-                    return work
+                    return dataclasses.replace(work, began=self._clock.now())
         return None
 
     def _all(self, connector: SourceConnector) -> Iterator[Ready]:
         known: set[str] = set()
-        limits: dict[str, int] = {}
         while (work := self._next_work()) is not None:
             tracked = work.page.tracked
             try:
@@ -255,18 +257,17 @@ class Copying:
                     with failing(tracked.name):
                         connector.horizon(tracked, work.memory)
                     known.add(tracked.name)
-                yield from self._span(connector, work, limits)
+                yield from self._span(connector, work)
             except Failed as failed:
                 if not failed.is_its_own:
                     raise
                 self.leave(tracked.name)
                 yield failed
 
-    def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
+    def _span(self, connector: SourceConnector, work: Work) -> Iterator[Chunk]:
         """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
         name, page = work.page.tracked.name, work.page
-        if work.adaptive:
-            page = dataclasses.replace(page, limit=limits.get(name, page.limit))
+        page = dataclasses.replace(page, limit=first(work, self._limits.get(name)))
         after: Page | None = page
         while after is not None:
             page, began = after, self._clock.monotonic()
@@ -279,7 +280,7 @@ class Copying:
             if self._stop.is_set() or name in self._left:
                 return
             after = following(work, page, data, seconds)
-            limits[name] = page.limit if after is None else after.limit
+            self._limits[name] = page.limit if after is None else after.limit
 
     def _rows(self, connector: SourceConnector, work: Work, page: Page) -> tuple[pa.Table, int | None]:
         """Return *page*'s rows, and what the view in which they were read reaches."""
@@ -313,7 +314,7 @@ class Borrowing(Copying):
         with connector.snapshot():
             # The connection may have been lost since, and the next one have found another server.
             view = connector.horizon(page.tracked, work.memory)
-            behind.refuse(page.tracked.name, work.reached, view)
+            behind.refuse(connector, page.tracked.name, work.reached, view)
             return twins.read(connector, page), view.reaches
 
 
@@ -328,7 +329,8 @@ def failing(table: str) -> Iterator[None]:
 
 def chunk_of(work: Work, page: Page, data: pa.Table) -> Chunk:
     """Return *data*, which was read of *work* as *page*, as it is handed on."""
-    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, work.low, work.era, work.reached)
+    told = (work.low, work.era, work.reached, work.began)
+    return Chunk(page.tracked.name, work.job, work.part, work.span, page, data, *told)
 
 
 def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | None:
@@ -336,8 +338,19 @@ def following(work: Work, page: Page, data: pa.Table, seconds: float) -> Page | 
     if len(data) < page.limit:
         return None
     after: Position = codec.position(data.slice(len(data) - 1), page.tracked.key)
-    limit = adapted(page.limit, seconds) if work.adaptive else page.limit
-    return dataclasses.replace(page, after=after, limit=limit)
+    limit = adapted(page.limit, seconds) if work.adaptive else work.page.limit
+    if limit > page.limit:
+        # Quickly back to what is usual, where only a first look has made it small.
+        limit = max(limit, work.page.limit)
+    return dataclasses.replace(page, after=after, limit=min(limit, ahead.room(page.limit, data)))
+
+
+def first(work: Work, known: int | None) -> int:
+    """Return how many rows the first chunk of *work* may have, if its table's last one could have *known*: few, before
+    it has been seen how wide they are.
+    """
+    size = ahead.FIRST if known is None else known
+    return size if work.adaptive and known is not None else min(work.page.limit, size)
 
 
 def adapted(limit: int, seconds: float) -> int:

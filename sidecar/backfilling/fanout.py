@@ -25,6 +25,7 @@ from sidecar.backfill import ORIGIN, can_read, has_begun
 from sidecar.backfilling.requests import Requests
 from sidecar.changelog import ChangeLog
 from sidecar.clock import Clock
+from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.log import consumers
 from sidecar.model import DELETE, METADATA, Among, Position, Refresh, Scope, Tracked
@@ -81,10 +82,12 @@ class FanOut:
     def follow(self) -> None:
         """Ask for the rows whose parents have changed; once all parents have been polled."""
         store, requests, clock = self._sidecar.store, self._requests, self._sidecar.clock
+        connector = self._sidecar.connector
         for child, parent in self._pairs():
             try:
                 found = self._sidecar.tracked[parent]
-                follow(child, found, self._sidecar.log(parent), store=store, requests=requests, clock=clock)
+                log = self._sidecar.log(parent)
+                follow(connector, child, found, log, store=store, requests=requests, clock=clock)
             except SidecarError as error:
                 self._failed(child.name, error)
 
@@ -102,7 +105,14 @@ def begin(child: Tracked, parent: str, log: ChangeLog, store: WatermarkStore) ->
 
 
 def follow(
-    child: Tracked, parent: Tracked, log: ChangeLog, *, store: WatermarkStore, requests: Requests, clock: Clock
+    connector: SourceConnector,
+    child: Tracked,
+    parent: Tracked,
+    log: ChangeLog,
+    *,
+    store: WatermarkStore,
+    requests: Requests,
+    clock: Clock,
 ) -> int:
     """Ask for the rows of *child* whose *parent* has changed since it was last looked; return how many parents have."""
     mark, name = store.watermark(parent.name), consumer(child.name)
@@ -113,7 +123,7 @@ def follow(
     found = 0
     # All of them before the position moves, which they share.
     for refresh in (r for r in child.refresh_on if r.parent == parent.name):
-        values = _values(child, refresh, _changes(parent, log, after, last))
+        values = _values(child, refresh, _forms(connector, parent, refresh, _changes(parent, log, after, last)))
         if values:
             scope = Scope(among=Among(tuple(own for own, _ in refresh.on), values))
             requests.ask(child.name, clock.now(), kind="refresh", scope=scope)
@@ -137,6 +147,19 @@ def _changes(parent: Tracked, log: ChangeLog, after: int, last: int) -> Iterator
         else:
             continue
         if data is not None and len(data):
+            yield data
+
+
+def _forms(
+    connector: SourceConnector, parent: Tracked, refresh: Refresh, changes: Iterable[pa.Table]
+) -> Iterator[pa.Table]:
+    """Yield what a reference of *refresh* may be to, for each of *changes*: the values, and their other notation."""
+    wanted = list(dict.fromkeys(theirs for _, theirs in refresh.on))
+    for data in changes:
+        if set(wanted) <= set(data.column_names):
+            yield data.select(wanted)
+            yield connector.folded(parent, data.select(wanted))
+        else:
             yield data
 
 
@@ -172,11 +195,14 @@ def _values(child: Tracked, refresh: Refresh, changes: Iterable[pa.Table]) -> tu
 def _typed(child: Tracked, own: str, data: pa.Table, theirs: str, parent: str) -> pa.ChunkedArray:
     column = child.table.column(own)
     assert column is not None, "settings were held against the table"
+    given = data.schema.field(theirs).type if theirs in data.column_names else None
+    if given is not None and _is_itself(given, column.arrow):
+        return data.column(theirs)
     try:
         return pc.cast(data.column(theirs), column.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
-        if theirs in data.column_names and _is_number(data.schema.field(theirs).type) and _is_number(column.arrow):
-            values = data.column(theirs).to_pylist()
+        values = data.column(theirs).to_pylist() if given is not None and _is_number(column.arrow) else []
+        if values and all(map(_says_a_number, values)):
             return pa.chunked_array([pa.array([_as(v, column.arrow) for v in values], column.arrow)])
         raise SettingsError(
             f'table "{child.name}": refresh_on: column "{theirs}" of table "{parent}" cannot be compared with its '
@@ -184,7 +210,23 @@ def _typed(child: Tracked, own: str, data: pa.Table, theirs: str, parent: str) -
         ) from None
 
 
-def _as(value: int | float | Decimal | None, type_: pa.DataType) -> pa.Scalar | None:
+def _is_itself(theirs: pa.DataType, own: pa.DataType) -> bool:
+    """Return whether only the source can say what a value of type *theirs* is among those of type *own*: bytes in a
+    column that holds texts as well, and what a key of several parts is written as.
+    """
+    if pa.types.is_nested(own):
+        return bool(pa.types.is_string(theirs))
+    return bool(pa.types.is_binary(theirs) and pa.types.is_string(own))
+
+
+def _says_a_number(value: object) -> bool:
+    try:
+        return value is None or isinstance(value, int | float) or Decimal(str(value)) is not None
+    except ArithmeticError:
+        return False
+
+
+def _as(value: int | float | Decimal | str | None, type_: pa.DataType) -> pa.Scalar | None:
     """Return *value* as *type_*; None where it is no number of that type, and so no child's."""
     if value is None or pa.types.is_floating(type_):
         return pa.scalar(value if value is None else float(value), type_)

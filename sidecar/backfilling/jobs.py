@@ -22,7 +22,7 @@ from sidecar.backfilling.throttle import EVERY, Throttle
 from sidecar.backfilling.wanted import Wanted
 from sidecar.config import source
 from sidecar.connector import Source, SourceConnector, connect
-from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about
+from sidecar.errors import SchemaChanged, SettingsError, SidecarError, SourceUnavailable, about, counted
 from sidecar.log import recovery
 from sidecar.model import ALL, Job, Page, Tracked, Watermark
 from sidecar.poll import Step, check_settings, fresh_watermark, looked, positioned, with_added
@@ -356,12 +356,15 @@ class Jobs:
             quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
-        self.requests.end(request, "done", clock.now(), began=job.at, read=job.read, written=job.written)
+        ended = clock.now()
+        self.requests.end(request, "done", ended, began=job.at, read=job.read, written=job.written)
         if job.read:
-            ms = (clock.now() - job.at) // 1000
+            ms = (ended - job.at) // 1000
             log_.info("table=%s rows=%d offset=%d backfill=done ms=%d", tracked.name, job.written, mark.offset, ms)
         if (absent := _absent(request, job)) is not None:
-            log_.warning("table=%s backfill=done: %d of %d keys not found in the source", tracked.name, *absent)
+            missed, asked = absent
+            told = f"{missed:,} of {counted(asked, 'key')}"
+            log_.warning("table=%s backfill=done: %s not found in the source", tracked.name, told)
 
     def _give_way(self, failed: Failed) -> None:
         """Let go of a phase in which a table failed, or of that table: what may pass is tried again, else the table

@@ -86,7 +86,8 @@ def unseen(
         log_.info("table=%s purged=%d: rows that the source does not have any more", tracked.name, purged)
     if asked is not None and (unknown := len(asked.wanted - asked.seen)):
         log_.warning(
-            "table=%s backfill=done: %d of %d keys found neither in the source nor in the log",
+            "table=%s backfill=done: %d of %d keys have never been in the log in that form; "
+            "a purge without --keys finds all that are gone, in whatever form",
             *(tracked.name, unknown, len(asked.wanted)),
         )
     return mark

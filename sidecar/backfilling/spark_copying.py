@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.backfill import Chunk
 from sidecar.backfilling import executors, turns
-from sidecar.backfilling.copying import Copying, Failed, Ready, Work, chunk_of, failing
+from sidecar.backfilling.copying import Copying, Failed, Ready, Work, chunk_of, failing, first
 from sidecar.backfilling.turns import Order, Staged, Turn
 from sidecar.clock import Clock, SystemClock
 from sidecar.connector import Source, SourceConnector
@@ -110,9 +110,7 @@ class SparkCopying(Copying):
         limits: dict[str, int] = {}
         while (work := self._next_work()) is not None:
             name = work.page.tracked.name
-            page: Page | None = work.page
-            if work.adaptive:
-                page = dataclasses.replace(work.page, limit=limits.get(name, work.page.limit))
+            page: Page | None = dataclasses.replace(work.page, limit=first(work, limits.get(name)))
             while page is not None and not self._stop.is_set() and name not in self._left:
                 turn = self._turn(spark, work, page)
                 for staged in turn.staged:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import backfill
 from sidecar.backfilling.requests import Request, Requests
-from sidecar.errors import SidecarError, StateDamaged
+from sidecar.errors import SidecarError, StateDamaged, counted
 from sidecar.model import ALL, Tracked, Watermark
 from sidecar.polls.deliveries import NOTHING
 
@@ -143,5 +143,6 @@ class Wanted:
     def _drop(self, table: str, mark: Watermark) -> None:
         job = mark.job
         assert job is not None
+        in_log = counted(job.written, "row of it is", "rows of it are")
         self.save(table, backfill.ended(mark))
-        log_.warning("table=%s backfill=%s cancelled: %d rows of it are in the log", table, job.id, job.written)
+        log_.warning("table=%s backfill=%s cancelled: %s in the log", table, job.id, in_log)

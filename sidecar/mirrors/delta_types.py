@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sidecar.errors import SinkError
 from sidecar.polls import evolution
+from sidecar.settings.words import sink_of_its_own
 
 _PLAIN = (
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()),
@@ -61,8 +62,9 @@ def evolved(held: pa.Schema, new: pa.Schema, own: Iterable[str], where: str) -> 
         elif change.after is not None and not evolution.widens(change.after, change.before):
             raise SinkError(
                 f'{where}: column "{change.column}" was {change.before} and is {change.after} now, which is not a '
-                "wider type: the rows that are there cannot be kept as that. Give the sink another name and path; "
-                "and have the table read anew (sidecar watermark reset TABLE), or let a transform cast the column"
+                "wider type: the rows that are there cannot be kept as that. The sink goes on with its other tables; "
+                f"give this one {sink_of_its_own()}; and have it read anew (sidecar watermark reset TABLE). Or let a "
+                "transform cast the column"
             )
     kept = [pa.field(f.name, wider.get(f.name, f.type)) for f in held]
     return Evolved(pa.schema([*kept, *added]), tuple(added), bool(wider))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sidecar.connector import SourceConnector
 from sidecar.errors import SourceUnavailable
 from sidecar.model import Horizon, Watermark
 
@@ -17,9 +18,10 @@ def is_behind(reached: int | None, view: Horizon) -> bool:
     return reached is not None and view.covers is not None and view.covers < reached
 
 
-def refuse(table: str, reached: int | None, view: Horizon) -> None:
+def refuse(connector: SourceConnector, table: str, reached: int | None, view: Horizon) -> None:
     """Raise SourceUnavailable if *view* may lack some of what was read of *table* up to the position *reached*."""
     if is_behind(reached, view):
+        connector.close()  # the next connection may reach another server
         raise SourceUnavailable(
             f'table "{table}": the server that answers does not show all that was read before: it is a standby that '
             "lags behind another one, or behind its primary, under the same name. Nothing is read until it has caught "

@@ -13,6 +13,7 @@ from sidecar.errors import SchemaChanged, SettingsError
 from sidecar.model import DELETE, INSERT, KEY, METADATA, VARIANT, Tracked
 from sidecar.polls.evolution import Change
 from sidecar.polls.rows import Rows
+from sidecar.settings.words import sink_of_its_own
 
 log_ = logging.getLogger("sidecar")
 
@@ -87,8 +88,8 @@ def _begin_anew(tracked: Tracked) -> str:
         return ""
     names = ", ".join(f'"{name}"' for name in tracked.sinks)
     return (
-        f"After either, what keeps the table as a mirror, or in files, needs a new name and place in the settings "
-        f"(sinks: {names}); a mirror begins anew only after the reset. "
+        f"After either, mirrors and sinks of files (here {names}) go on with all other tables, and this one needs "
+        f"{sink_of_its_own(tracked.name)}; a mirror begins anew only after the reset. "
     )
 
 

@@ -22,9 +22,9 @@ from sidecar import faults
 from sidecar.changelog import ChangeLog
 from sidecar.clock import iso
 from sidecar.cursor import Flags
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.log.files import make_folder, write_durably
-from sidecar.model import ALL, BAD, Position, Scalar, Scope, Tracked
+from sidecar.model import ALL, BAD, Position, Scalar, Scope, Tracked, Watermark
 from sidecar.polls.rows import Rows, shape
 
 log_ = logging.getLogger("sidecar")
@@ -64,22 +64,27 @@ def sorted_out(found: Rows) -> tuple[Rows, Rows | None]:
     return found.take(~is_bad), odd
 
 
-def still_out(log: ChangeLog, aside: Rows | None, before: Sequence[str]) -> Rows | None:
-    """Return the rows *aside* that are to be set aside: not those that are already, and that are met again only because
-    the table's columns were *before* and are others now. A row is the same if it is in all columns that it still has.
+def still_out(log: ChangeLog, aside: Rows | None, mark: Watermark) -> Rows | None:
+    """Return the rows *aside* that are to be set aside: not those that are already, by *mark*, and that are met again
+    only because the table's columns are others now, or its position was moved. A row is the same if it is in all
+    columns that it still has.
     """
-    if aside is None or tuple(before) in ((), shape(aside.data)):
+    if aside is None or mark.shape == shape(aside.data):
         return aside
     met = [(bad, _key_of(bad.row, aside.tracked.key)) for bad in _bad(aside)]
-    held = _newest(log, aside.tracked.key, {key for _, key in met})
+    held = _newest(log, aside.tracked.key, {key for _, key in met}, mark.offset)
     is_held = [key in held and _is_same(held[key], bad.row) for bad, key in met]
     return None if all(is_held) else aside.take(~np.array(is_held, dtype=bool))
 
 
-def _newest(log: ChangeLog, key: Sequence[str], wanted: Set[Position]) -> dict[Position, Mapping[str, Any]]:
-    """Return, by key, the newest of the rows with a *wanted* key that have been set aside."""
+def _newest(log: ChangeLog, key: Sequence[str], wanted: Set[Position], last: int) -> dict[Position, Mapping[str, Any]]:
+    """Return, by key, the newest of the rows with a *wanted* key that have been set aside up to segment *last*: what is
+    written beyond may be of a segment that never was.
+    """
     found: dict[Position, Mapping[str, Any]] = {}
     for path in sorted(folder(log).glob("*.jsonl")):
+        if not path.stem.isdigit() or int(path.stem) > last:
+            continue
         with path.open(encoding="utf-8") as file:
             for row in (json.loads(line)["row"] for line in file):
                 if row.keys() >= {*key} and (at := _key_of(row, key)) in wanted:
@@ -108,12 +113,12 @@ def set_aside(log: ChangeLog, offset: int, aside: Rows | None, at: int) -> None:
 
     write_durably(path, write)
     causes = "; ".join(
-        f'column "{name}" {reason} ({_rows(number)}, first key: {_key(aside.tracked, first)})'
+        f'column "{name}" {reason} ({counted(number, "row")}, first key: {_key(aside.tracked, first)})'
         for (name, reason), (number, first) in _causes(aside).items()
     )
     log_.warning(
         'table "%s": %s set aside in %s: %s. Once corrected and stamped anew, rows are delivered',
-        log.table, "1 row is" if len(aside) == 1 else f"{len(aside):,} rows are", path, causes,
+        log.table, counted(len(aside), "row is", "rows are"), path, causes,
     )  # fmt: skip
     faults.point("rows-set-aside")
 
@@ -206,10 +211,6 @@ def _causes(odd: Rows) -> dict[tuple[str, str], tuple[int, _Bad]]:
             number, first = found.get(cause, (0, bad))
             found[cause] = number + 1, first
     return found
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def _said(tracked: Tracked, name: str, bad: _Bad) -> str:

@@ -1,4 +1,4 @@
-"""A page as the core sees it: which of its rows are new, what they are, and what must be remembered of them.
+"""A page as the core sees it: its rows, what they are, and what must be remembered of them.
 
 Rows at or below a closed value are never read again, so nothing of them is kept. Of the others Sidecar remembers, by
 key, what it delivered last: the row's version where the source has versions (PostgreSQL's xmin), else a fingerprint of
@@ -7,6 +7,7 @@ its content with the cursor values that will close it.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,17 @@ class Rows:
             None if self.version is None else self.version[mask],
         )
 
+    @functools.cached_property
+    def ranks(self) -> tuple[Integers, Integers, Integers]:
+        """By pass, the value at which that pass meets the row; NONE where it never does."""
+        nothing = np.full(len(self), NONE, dtype=np.int64)
+        deleted = nothing if self.deleted is None else np.where(self.gone, self.deleted, NONE)
+        unstamped = self.updated == NONE
+        created = nothing if self.created is None else self.created
+        # A row with no stamp at all is met at every poll, by key: nothing closes it.
+        created = np.where(unstamped, np.where(created == NONE, INFINITY, created), NONE)
+        return self.updated, deleted, created
+
     def keys(self) -> Keys:
         return keys_of(self.tracked, self.data)
 
@@ -82,7 +94,7 @@ class Rows:
         """Return the columns that users see, in the source's order and in the types that users see."""
         names, there = [c.name for c in self.tracked.columns], {*self.data.column_names}
         typed = [VALUE + n if VALUE + n in there else n for n in names]
-        return self.data.select(names) if typed == names else self.data.select(typed).rename_columns(names)
+        return pa.table([self.data.column(n) for n in typed], names)
 
 
 def keys_of(tracked: Tracked, data: pa.Table) -> Keys:
@@ -173,7 +185,7 @@ def records(rows: Rows, keys: Keys, columns: Sequence[str] | None = None) -> Rec
     if rows.version is not None:
         found[deliveries.VERSION] = rows.version
         return found
-    found[UPDATED : CREATED + 1] = _ranks(rows)
+    found[UPDATED : CREATED + 1] = rows.ranks
     if not len(rows):
         return found
     names = shape(rows.data) if columns is None else columns
@@ -204,7 +216,7 @@ def met(rows: Rows, closed: Mapping[PassName, int | None], floor: int | None) ->
 
 def stamps(rows: Rows) -> Integers:
     """Return by row the greatest value at which any pass meets it."""
-    found: Integers = np.maximum.reduce(_ranks(rows))
+    found: Integers = np.maximum.reduce(rows.ranks)
     return found
 
 
@@ -215,23 +227,12 @@ def late(rows: Rows, due: Mapping[PassName, int | None]) -> Flags:
 
 def _met(rows: Rows, closed: Mapping[PassName, int | None]) -> Flags:
     """Return which rows any pass meets, when *closed* are the closed values."""
-    updated, deleted, created = _ranks(rows)
+    updated, deleted, created = rows.ranks
     return (
         _beyond(updated, closed.get("updated"))
         | _beyond(deleted, closed.get("deleted"))
         | _beyond(created, closed.get("created"))
     )
-
-
-def _ranks(rows: Rows) -> tuple[Integers, Integers, Integers]:
-    """Return, by pass, the value at which that pass meets the row; NONE where it never does."""
-    nothing = np.full(len(rows), NONE, dtype=np.int64)
-    deleted = nothing if rows.deleted is None else np.where(rows.gone, rows.deleted, NONE)
-    unstamped = rows.updated == NONE
-    created = nothing if rows.created is None else rows.created
-    # A row with no stamp at all is met at every poll, by key: nothing closes it.
-    created = np.where(unstamped, np.where(created == NONE, INFINITY, created), NONE)
-    return rows.updated, deleted, created
 
 
 def _beyond(ranks: Integers, closed: int | None) -> Flags:
@@ -245,7 +246,8 @@ def _reached(values: Integers, closed: int | None) -> Flags:
 
 def _gone(tracked: Tracked, data: pa.Table, deleted: Integers | None) -> Flags:
     if DELETED in data.column_names and len(data):
-        flags: Flags = pc.fill_null(data.column(DELETED), False).to_numpy().astype(bool)
+        column = data.column(DELETED)
+        flags: Flags = (pc.fill_null(column, False) if column.null_count else column).to_numpy().astype(bool)
         return flags
     if deleted is None or tracked.deleted_at is None or not len(data):
         return np.zeros(len(data), dtype=bool)

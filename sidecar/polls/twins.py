@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from sidecar import codec
 from sidecar.connector import SourceConnector
-from sidecar.errors import SettingsError
-from sidecar.model import Page
+from sidecar.errors import SettingsError, counted
+from sidecar.model import CURSOR, Page, Position, Tracked
 
 
 def read(connector: SourceConnector, page: Page) -> pa.Table:
@@ -28,11 +28,26 @@ def read(connector: SourceConnector, page: Page) -> pa.Table:
     counts = data.group_by(list(tracked.key)).aggregate([([], "count_all")])
     twice = counts.filter(pc.greater(counts.column("count_all"), 1))
     if len(twice):
-        values = next(iter(codec.rows(twice, tracked.key)))
-        key = ", ".join(f"{n}={v!r}" for n, v in zip(tracked.key, values, strict=True))
-        raise SettingsError(
-            f'table "{tracked.name}": {len(twice)} {"keys stand" if len(twice) > 1 else "key stands"} more than once '
-            f"(first: {key}). Rows are told apart by a key that is unique: add the columns that make it so to "
-            "primary_key."
-        )
+        raise _refusal(tracked, len(twice), next(iter(codec.rows(twice, tracked.key))))
+    if len(data) > page.limit:
+        last, behind = (codec.position(data.slice(at, 1), tracked.key) for at in (page.limit - 1, page.limit))
+        if _is_tie(page, data) and None not in behind and connector.are_one(tracked, last, behind):
+            raise _refusal(tracked, 1, behind)
     return data.slice(0, page.limit)
+
+
+def _is_tie(page: Page, data: pa.Table) -> bool:
+    """Return whether *page*'s last row and the one behind it have the same cursor value."""
+    name = CURSOR if CURSOR in data.column_names else page.scan.cursor
+    if page.scan.cursor is None or name is None:
+        return True
+    values = data.column(name).slice(page.limit - 1, 2).to_pylist()
+    return bool(values[0] == values[1])
+
+
+def _refusal(tracked: Tracked, number: int, key: Position) -> SettingsError:
+    shown = ", ".join(f"{name}={value!r}" for name, value in zip(tracked.key, key, strict=True))
+    return SettingsError(
+        f'table "{tracked.name}": {counted(number, "key stands", "keys stand")} more than once (first: {shown}). Rows '
+        "are told apart by a key that is unique: add the columns that make it so to primary_key."
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.backfilling import backfills
 from sidecar.backfilling.backfills import BackfillStatus
-from sidecar.errors import SettingsError, StateDamaged
+from sidecar.errors import SettingsError, SidecarError, StateDamaged
 from sidecar.log import queries
 from sidecar.model import CursorKind, Hold, PassMark, Unit, Watermark
 from sidecar.polls import quarantine
@@ -85,6 +85,13 @@ def note(store: WatermarkStore, tracked: Collection[str], broken: Mapping[str, S
     for name, reason in broken.items():
         if known.get(name) != str(reason):
             store.note(name, str(reason))
+
+
+def note_away(sc: Sidecar, error: SidecarError) -> None:
+    """Have `status` say of all tables that have been followed that the source cannot be asked for any: *error*."""
+    with contextlib.suppress(SidecarError):  # whoever opens a state that is held or damaged says so
+        for name in sc.store.tables():
+            sc.store.note(name, str(error))
 
 
 def stopped(sc: Sidecar, table: str, waits: str) -> str:

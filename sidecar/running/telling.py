@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from sidecar.clock import SECOND, Clock
 from sidecar.connector import Finding
-from sidecar.errors import SidecarError, SourceUnavailable, about
+from sidecar.errors import SidecarError, SourceUnavailable, about, counted
 from sidecar.model import Tracked
 from sidecar.running.level import Level
 from sidecar.running.results import PollResult
@@ -55,7 +55,7 @@ class Telling:
             return
         self._has_begun = True
         if interval is not None:
-            what = "1 table" if len(tables) == 1 else f"{len(tables)} tables"
+            what = counted(len(tables), "table")
             log_.info("following %s, polling every %g s", what, interval)
         for finding in doubts(tables):
             log_.warning("%s", finding.message)

@@ -35,3 +35,12 @@ def listed(names: Iterable[str]) -> str:
 def section(*parts: str) -> str:
     """Return a section's name as TOML writes it, quoted where it must be."""
     return ".".join(p if re.fullmatch(r"[A-Za-z0-9_-]+", p) else json.dumps(p, ensure_ascii=False) for p in parts)
+
+
+def sink_of_its_own(table: str = "TABLE") -> str:
+    """Return how *table* alone gets another sink, where the tables beside it keep the one that they have."""
+    name = json.dumps(table, ensure_ascii=False)
+    return (
+        f"a sink of its own: [sinks.NAME] with another path and tables = [{name}], and "
+        f'[{section("tables", table)}] sinks = ["NAME"]'
+    )

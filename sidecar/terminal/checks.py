@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.connector import Finding
 from sidecar.delivering import places
-from sidecar.errors import SettingsError, SidecarError, StateDamaged
+from sidecar.errors import SettingsError, SidecarError, StateDamaged, counted
 from sidecar.polls.changes import change_schema, decision
 from sidecar.running import standing
 
@@ -58,14 +58,15 @@ def report(sc: Sidecar, found: Sequence[Finding], width: int | None = None) -> I
     for where in [p for p in places if p not in tables] + [t for t in tables if t in places]:
         yield where
         for finding in (f for f in found if f.where == where):
-            yield from _message(f"{finding.level}: {finding.message}", width)
+            for line in finding.message.splitlines():
+                yield from _message(f"{finding.level}: {line}", width)
             yield from (f"    {line}" for line in finding.advice.splitlines())
         yield ""
     fine = [name for name in tables if name not in places]
     if fine:
         yield f"nothing to say about: {', '.join(fine)}"
     errors, warnings = (sum(f.level == level for f in found) for level in ("error", "warning"))
-    yield f"{_count(len(tables), 'table')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    yield f"{counted(len(tables), 'table')}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
 
 
 def _message(text: str, width: int | None) -> list[str]:
@@ -138,7 +139,3 @@ def _at(finding: Finding, table: str) -> Finding:
     within = finding.where.removeprefix(table).strip(".: ")
     message = f"{within}: {finding.message}" if within and within != finding.where else finding.message
     return Finding(finding.level, table, message, finding.advice)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -56,12 +56,13 @@ def backfill(
         return
     if table is None:
         raise SettingsError("name the table to backfill; --list shows the backfills of all tables")
-    with opened(config, read_only=True) as sc:
-        if cancel:
+    if cancel:
+        with opened(config, read_only=True) as sc:
             name = held(sc, table)
             ended = backfills.cancel(sc, name)
-            print(f"{name}: {len(ended)} cancelled" if ended else f"{name}: no backfill is waiting or running")
-            return
+        print(f"{name}: {len(ended)} cancelled" if ended else f"{name}: no backfill is waiting or running")
+        return
+    with opened(config) as sc:
         name = followed(sc, table)
         asked = sc.request_backfill(
             name,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sidecar.errors import counted
 from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, logged, opened
 
 
@@ -40,4 +41,4 @@ def export(
         name = logged(sc, table)
         with Counting(f"exporting {name}", sc.clock) as progress:
             rows = export.export(sc, name, when, output, force=force, progress=progress, doing=progress.doing)
-    print(f"{name}: {rows:,} rows in {output}")
+    print(f"{name}: {counted(rows, 'row')} in {output}")

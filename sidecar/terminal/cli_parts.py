@@ -22,6 +22,17 @@ Config: TypeAlias = Annotated[Path, typer.Option("-c", "--config", help="The set
 TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="A followed table, as in the settings.")]
 SETTINGS = Path("sidecar.toml")
 
+_EXITS = {
+    0: "done",
+    1: "unexpected, or a check that found something",
+    2: "settings or usage",
+    3: "source or log out of reach, try again",
+    4: "another process holds the state",
+    5: "the state cannot be read or written",
+    6: "a sink failed",
+    130: "interrupted",
+}
+
 ARCHIVED_AFTER = 60.0
 """Seconds into a run that goes on after which the archive is made: its first load has had the machine until then."""
 
@@ -36,6 +47,11 @@ def known_secrets() -> Secrets:
 
         _secrets = Secrets()
     return _secrets
+
+
+def exits(*codes: int) -> str:
+    """Return what a command's exit *codes* mean, for its help."""
+    return "Exit codes: " + " · ".join(f"{code} {_EXITS[code]}" for code in codes)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, followed, held, logged, opened
+from sidecar.settings.words import sink_of_its_own
+from sidecar.terminal.cli_parts import SETTINGS, Config, TableName, exits, followed, held, logged, opened
 from sidecar.terminal.tables import printed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ watermark = typer.Typer(
 )
 
 
-@watermark.command("show")
+@watermark.command("show", epilog=exits(0, 2, 3, 5))
 def watermark_show(
     table: TableName,
     config: Config = SETTINGS,
@@ -44,16 +45,23 @@ def watermark_show(
             print(line)
 
 
-@watermark.command("set")
+@watermark.command("set", epilog=exits(0, 2, 3, 4, 5))
 def watermark_set(
     table: TableName,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="A cursor value: a timestamp, or a number.")],
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="A cursor value: a number, or a timestamp, best with its zone.")
+    ],
     config: Config = SETTINGS,
 ) -> None:
     """Let the next poll read from just above VALUE on, delivered before or not.
 
+    A timestamp without a zone is read as UTC, or by the table's timezone if it has one, and the answer says so.
+
+    A day alone stands for its end, as does a minute.
+
     Example: [bold]sidecar watermark set orders 2024-05-01T00:00:00Z[/bold]
     """
+    from sidecar.running import moving
     from sidecar.terminal import show
 
     with opened(config) as sc:
@@ -62,11 +70,14 @@ def watermark_set(
             mark = sc.set_watermark(name, value)
         except ValueError:
             raise SettingsError(f'table "{name}": its cursor column holds numbers, and "{value}" is none') from None
-        for line in show.watermark(sc.followable()[0][name], mark):
+        tracked = sc.followable()[0][name]
+        if (how := moving.read_as(value, tracked)) is not None:
+            print(f"{name}: {how}")
+        for line in show.watermark(tracked, mark):
             print(line)
 
 
-@watermark.command("reset")
+@watermark.command("reset", epilog=exits(0, 2, 3, 4, 5))
 def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
     """Let the next poll read the whole table again, as if for the first time. The log and the sinks go on.
 
@@ -78,7 +89,7 @@ def watermark_reset(table: TableName, config: Config = SETTINGS) -> None:
     print(f"{name}: the next poll reads all of it")
 
 
-@watermark.command("forget")
+@watermark.command("forget", epilog=exits(0, 2, 3, 5))
 def watermark_forget(
     table: TableName,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The name that the query was given: its consumer.")],
@@ -92,7 +103,7 @@ def watermark_forget(
     """
     from sidecar.log import queries
 
-    with opened(config, read_only=True) as sc:
+    with opened(config) as sc:
         name = logged(sc, table)
         queries.forget(sc.log(name), query)
     print(f'{name}: query "{query}" is forgotten')
@@ -112,7 +123,7 @@ def schema(
 
     Once accepted, the changes before and after it are read apart, as of two tables.
 
-    Mirrors, and sinks of files, then need a new name and place, as is said there.
+    Mirrors and sinks of files then go on with all other tables; this one needs a sink of its own, as is said there.
 
     Example: [bold]sidecar schema orders[/bold]
     """
@@ -142,7 +153,10 @@ def schema(
 def _asked_of_sinks(sc: Sidecar, table: str) -> Iterator[str]:
     sinks = sc.tracked[table].sinks
     if sinks:
-        yield f"Mirrors, and sinks of files, need a new name and place now: {', '.join(sinks)}"
+        yield (
+            f"Mirrors and sinks of files ({', '.join(sinks)}) go on with all other tables; this one needs "
+            f"{sink_of_its_own(table)}"
+        )
     if any(sc.settings.sinks[name].mode == "mirror" for name in sinks):
         yield f"A new mirror begins with the whole table in its new columns: sidecar watermark reset {table}"
 

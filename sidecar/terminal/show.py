@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sidecar import cursor
 from sidecar.clock import SECOND, iso
 from sidecar.config import TableSettings
+from sidecar.errors import counted
 from sidecar.horizon import LONG_HOLD, kind_of
 from sidecar.polls import evolution
 from sidecar.settings.names import matches
@@ -41,6 +42,7 @@ def status(tables: Sequence[TableStatus], settings: Settings, now: int) -> list[
     return [
         {
             "table": t.table,
+            "followed": _is_asked_for(settings, t.table),
             "watermark": None if t.greatest is None else cursor.show(t.greatest, t.kind, t.unit),
             "polled": None if t.polled is None else iso(t.polled),
             "lag_s": None if t.polled is None else round(max(0, now - t.polled) / SECOND, 1),
@@ -89,12 +91,19 @@ def _takes(settings: Settings, sink: str, table: TableStatus) -> bool:
     return (asked is None or sink in asked) and (tables is None or any(matches(table.table, p) for p in tables))
 
 
+def _is_asked_for(settings: Settings, table: str) -> bool:
+    """Return whether *settings* have *table* followed, if it is there and can be."""
+    include, exclude = settings.source.include, settings.source.exclude
+    if any(_is_named(table.casefold(), key.casefold()) for key in settings.tables):
+        return True
+    if include is None and not exclude:
+        return False
+    is_let_in = include is None or any(matches(table, pattern) for pattern in include)
+    return is_let_in and not any(matches(table, pattern) for pattern in exclude)
+
+
 def _is_named(table: str, key: str) -> bool:
     return key in (table, f"public.{table}") or table.endswith(f".{key}")
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -109,10 +118,10 @@ def status_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         elif row["backfill"]:
             well = f"backfill {row['backfill']['progress']}"
         if row["late"]:
-            well += f", {_rows(row['late'])} came later than lookback"
+            well += f", {counted(row['late'], 'row')} came later than lookback"
         if row["quarantined"]:
-            well += f", {_rows(row['quarantined'])} set aside"
-        state = _held(row) or well
+            well += f", {counted(row['quarantined'], 'row')} set aside"
+        state = (_held(row) or well) if row["followed"] else "not followed any more"
         if row["error"]:
             state = "error" if well == "ok" else f"error, {well.removeprefix('ok, ')}"
         polled = "-" if row["lag_s"] is None else f"{ago(row['lag_s'])} ago"

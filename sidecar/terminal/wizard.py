@@ -15,7 +15,7 @@ import pyarrow as pa
 from sidecar import cursor
 from sidecar.config import Defaults, TableSettings
 from sidecar.connector import Source, SourceConnector, connect
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, counted
 from sidecar.model import Column, Page, Table, Tracked
 from sidecar.settings import scrub
 from sidecar.settings.environment import expand
@@ -240,7 +240,8 @@ def _section(guess_: Guess) -> list[str]:
 
 def _summary(output: Path, guesses: list[Guess], *, has_password: bool) -> Iterator[str]:
     followed = [g for g in guesses if g.why_not is None]
-    yield f"{output}: {len(followed)} of {len(guesses)} tables are followed"
+    verb = "is" if len(followed) == 1 else "are"
+    yield f"{output}: {len(followed)} of {counted(len(guesses), 'table')} {verb} followed"
     for each in guesses:
         if each.why_not is not None:
             yield f"  not {each.table}: {each.why_not}"

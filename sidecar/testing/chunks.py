@@ -123,6 +123,18 @@ class ChunksContract(Contract):
             assert chunk(connector, followed, low, high, limit=2, scope=scope) == inside
             assert list(connector.split(Page(followed, ALL, {}, None, 9, scope=scope), 3)) == []
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_keys_that_are_asked_for_as_rows_have_them_stay_these(
+        self, connect: Connect, writer: Writer, kind: str
+    ) -> None:
+        connector, followed, _ = self._filled(connect, writer, kind, True)
+        whole = connector.read(Page(followed, ALL, {}, None, 1000)).select(list(followed.key))
+        keys = values([whole], *followed.key)
+        assert [*connector.spelled(followed, keys)] == keys
+        assert [*connector.spelled(followed, [])] == []
+        folded = values([connector.folded(followed, whole)], *followed.key)
+        assert len(set(folded)) == len(keys), "no two keys of a table are one"
+
     def test_a_copy_is_of_one_instant(self, connect: Connect, writer: Writer) -> None:
         name = writer.create("accounts", {"id": "integer", "money": "integer", **STAMPS}, ("id",))
         other = writer.create("others", {"id": "integer", **STAMPS}, ("id",))

@@ -57,7 +57,7 @@ def test_a_key_that_is_asked_for_in_another_notation_is_purged(tmp_path: Path, p
         make(s1, *(f"DELETE FROM {table}" for table in tables))
 
 
-def test_a_key_that_neither_the_source_nor_the_log_knows_is_counted(
+def test_a_key_that_the_log_has_in_no_such_form_is_counted(
     tmp_path: Path, pg: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     s1 = pg.connect()
@@ -70,7 +70,7 @@ def test_a_key_that_neither_the_source_nor_the_log_knows_is_counted(
         sc.request_backfill("t", keys=["24:00:00", "2 days"], purge=True)
     with caplog.at_level(logging.WARNING):
         assert [row["k"] for row in project.poll()["t"]] == ["2 days"]
-    assert "1 of 2 keys found neither in the source nor in the log" in caplog.text
+    assert "1 of 2 keys have never been in the log in that form" in caplog.text
 
 
 def test_a_key_that_the_server_cannot_read_is_refused(tmp_path: Path, pg: Database) -> None:

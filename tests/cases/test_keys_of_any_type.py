@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import sidecar
@@ -13,9 +17,12 @@ from connectors.postgres_query import Statements
 from sidecar import codec
 from sidecar.connector import Source
 from sidecar.errors import SettingsError
-from sidecar.model import Page, Pass, Position
-from tests.cases.harness import Project
-from tests.servers import Database, make
+from sidecar.model import Page, Pass, Position, Tracked
+from tests.cases.harness import Project, Row
+from tests.servers import Connection, Database, Server, fresh_database, make
+
+# All of them are followed before the first test.
+pytestmark = pytest.mark.timeout(900)
 
 SETUP = (
     "CREATE EXTENSION citext",
@@ -73,62 +80,118 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("key", [("k",), ("g", "k", "b")], ids=["alone", "within"])
+KEYS = {"alone": ("k",), "within": ("g", "k", "b")}
+NAMES = {(declared, how): re.sub(r"\W", "_", f"{declared} {how}").lower() for declared in TYPES for how in KEYS}
+"""Their tables, by type and by where in the key it stands."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The rows of a table as both readers read them, page by page, and their numbers part by part."""
+
+    by_copy: list[pa.Table]
+    by_connectorx: list[pa.Table | None]
+    parts: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of all tables, in this order; each a table's name and its rows."""
+
+    ordered: Mapping[str, list[int]]
+    first: Mapping[str, list[Row]]
+    idle: Mapping[str, list[Row]]
+    parts: Mapping[str, Parts]
+    changed: Mapping[str, list[Row]]
+    held: Mapping[str, Mapping[int, Row]]
+    asked: Mapping[str, list[Row]]
+    purged: Mapping[str, list[Row]]
+
+
+@pytest.fixture(scope="module")
+def seen(pg_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """Follow all of them in one project: to open one takes longer than to follow a table."""
+    with fresh_database(pg_server) as pg:
+        s1 = pg.connect()
+        make(s1, *SETUP)
+        for (declared, how), name in NAMES.items():
+            _create(s1, name, declared, KEYS[how])
+        ordered = {name: [n for (n,) in s1.execute(f"SELECT n FROM {name} ORDER BY k")] for name in NAMES.values()}
+        tables = {name: {"page_size": 1, "chunk_size": 1} for name in NAMES.values()}
+        project = Project(tmp_path_factory.mktemp("keys"), pg.reader_url, tables, backfill={"parallelism": 2})
+        first, idle, parts = project.poll(), project.poll(), _parts(project, pg)
+        make(s1, *(f"UPDATE {name} SET updated_at = now()" for name in tables))
+        changed = project.poll()
+        held = {
+            name: {row["n"]: row for row in project.merged(name, *KEYS[how]).values()}
+            for (_, how), name in NAMES.items()
+        }
+        make(s1, *(f"DELETE FROM {name} WHERE n < 2" for name in tables))
+        with sidecar.open(project.path) as sc:
+            for (_, how), name in NAMES.items():
+                keys = [tuple(row[part] for part in KEYS[how]) for n, row in held[name].items() if n != 1]
+                sc.request_backfill(name, keys=keys, purge=True)
+        asked = project.poll()
+        with sidecar.open(project.path) as sc:
+            for name in tables:
+                sc.request_backfill(name, purge=True)
+        yield Seen(ordered, first, idle, parts, changed, held, asked, project.poll())
+
+
+@pytest.mark.parametrize("how", KEYS)
 @pytest.mark.parametrize("declared", TYPES)
-def test_a_key_of_any_type_is_read_in_parts_changed_and_purged(
-    tmp_path: Path, pg: Database, declared: str, key: tuple[str, ...]
-) -> None:
-    s1 = pg.connect()
+def test_a_key_of_any_type_is_read_in_parts_changed_and_purged(seen: Seen, declared: str, how: str) -> None:
+    name = NAMES[declared, how]
+    assert sorted(row["n"] for row in seen.first[name]) == [0, 1, 2]
+    assert seen.idle[name] == []
+    found = seen.parts[name]
+    for one, other in zip(found.by_copy, found.by_connectorx, strict=True):
+        assert other is not None
+        assert one.equals(other)
+    assert [n for page in found.by_copy for n in page.column("n").to_pylist()] == seen.ordered[name]
+    assert [n for part in found.parts for n in part] == seen.ordered[name]
+    assert len(found.parts) > 1
+    assert sorted(row["n"] for row in seen.changed[name]) == [0, 1, 2]
+    assert sorted(seen.held[name]) == [0, 1, 2]
+    assert _kinds(seen.asked[name]) == [(0, "delete"), (2, "insert")]
+    assert _kinds(seen.purged[name]) == [(1, "delete"), (2, "insert")]
+
+
+def _create(s1: Connection, name: str, declared: str, key: tuple[str, ...]) -> None:
     stamp = "updated_at timestamptz NOT NULL DEFAULT now() - interval '1 hour'"
-    make(s1, *SETUP)
-    make(
-        s1,
-        f"CREATE TABLE t (n int, g int DEFAULT 1, b text DEFAULT 'b', k {declared}, {stamp},"
-        f" PRIMARY KEY ({', '.join(key)}))",
-    )
+    columns = f"n int, g int DEFAULT 1, b text DEFAULT 'b', k {declared}, {stamp}"
+    make(s1, f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({', '.join(key)}))")
     for n, text in enumerate(TYPES[declared]):
-        s1.execute(f"INSERT INTO t (n, k) VALUES ({n}, %s::text::{declared})".encode(), (text,))
-    ordered = [n for (n,) in s1.execute("SELECT n FROM t ORDER BY k").fetchall()]
-    project = Project(tmp_path, pg.reader_url, {"t": {"page_size": 1, "chunk_size": 1}}, backfill={"parallelism": 2})
-    assert sorted(row["n"] for row in project.poll()["t"]) == [0, 1, 2]
-    assert project.poll()["t"] == []
-    assert _in_parts(project, pg) == ordered
-    make(s1, "UPDATE t SET updated_at = now()")
-    assert sorted(row["n"] for row in project.poll()["t"]) == [0, 1, 2]
-    held = {row["n"]: row for row in project.merged("t", *key).values()}
-    assert len(held) == 3
-    make(s1, "DELETE FROM t WHERE n < 2")
-    with sidecar.open(project.path) as sc:
-        sc.request_backfill("t", keys=[tuple(held[n][name] for name in key) for n in (0, 2)], purge=True)
-    assert sorted((row["n"], row["_change_type"]) for row in project.poll()["t"]) == [(0, "delete"), (2, "insert")]
-    with sidecar.open(project.path) as sc:
-        sc.request_backfill("t", purge=True)
-    assert sorted((row["n"], row["_change_type"]) for row in project.poll()["t"]) == [(1, "delete"), (2, "insert")]
+        s1.execute(f"INSERT INTO {name} (n, k) VALUES ({n}, %s::text::{declared})".encode(), (text,))
 
 
-def _in_parts(project: Project, pg: Database) -> list[int]:
-    """Return the rows as both readers read them, one after the other, and part by part."""
+def _parts(project: Project, pg: Database) -> dict[str, Parts]:
     with sidecar.open(project.path, read_only=True) as sc:
-        followed = sc.tracked["t"]
-    connector, found, after = PostgresConnector(Source(pg.reader_url)), [], None
-    whole = Page(followed, Pass("all", None), {}, None, 1)
+        tracked = dict(sc.tracked)
+    connector = PostgresConnector(Source(pg.reader_url))
     with connector.snapshot():
-        while len(rows := connector.read(page := Page(followed, whole.scan, {}, after, 1))):
-            with connector._session.snapshot("t") as view:
-                same = connector._reader.bulk(Statements(page, view.xmax))
-            assert same is not None
-            assert same.equals(rows)
-            found += rows.column("n").to_pylist()
-            after = codec.unpack(codec.pack(codec.position(rows, followed.key)))
-        ends: list[Position | None] = [None, *connector.split(whole, 3), None]
-        parts: list[int] = []
-        for low, high in itertools.pairwise(ends):
-            part = connector.read(Page(followed, whole.scan, {}, low, 100, until=high))
-            parts += part.column("n").to_pylist()
+        found = {name: _parts_of(connector, table) for name, table in tracked.items()}
     connector.close()
-    assert len(ends) > 2
-    assert parts == found
     return found
+
+
+def _parts_of(connector: PostgresConnector, table: Tracked) -> Parts:
+    by_copy, by_connectorx, after = [], [], None
+    whole = Page(table, Pass("all", None), {}, None, 1)
+    while len(rows := connector.read(page := Page(table, whole.scan, {}, after, 1))):
+        with connector._session.snapshot(table.name) as view:
+            by_connectorx.append(connector._reader.bulk(Statements(page, view.xmax)))
+        by_copy.append(rows)
+        after = codec.unpack(codec.pack(codec.position(rows, table.key)))
+    ends: list[Position | None] = [None, *connector.split(whole, 3), None]
+    parts = [
+        connector.read(Page(table, whole.scan, {}, low, 100, until=high)) for low, high in itertools.pairwise(ends)
+    ]
+    return Parts(by_copy, by_connectorx, [part.column("n").to_pylist() for part in parts])
+
+
+def _kinds(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    return sorted((row["n"], row["_change_type"]) for row in rows)
 
 
 @pytest.mark.parametrize(("extension", "value"), [("citext", "a"), ("hstore", "a=>1")])

@@ -222,3 +222,34 @@ def test_a_text_that_a_collation_takes_for_another_is_told_of_and_purged(
     assert set(project.merged("t", "k")) == {other, "b"}
     assert f"under COLLATE {collation}" in " ".join(project.cli("check").text.split())
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "end", "said"),
+    [
+        ("k TEXT COLLATE own NOT NULL", "k", ")", "no such collation sequence: own, .* Choose a primary_key"),
+        ("g INT NOT NULL, k TEXT COLLATE own NOT NULL", "g, k", ")", "no such collation sequence: own, .* Choose"),
+        ("k TEXT", "k COLLATE own", APART, "no query solution: .* a collation that only the application .* Leave the"),
+        ("k TEXT NOT NULL", "k COLLATE own", ")", None),
+        ("k INT, v TEXT COLLATE own UNIQUE", "k", ")", None),
+    ],
+    ids=["alone", "within", "without rowid", "in the key's index alone", "beside the key"],
+)
+def test_a_collation_that_only_the_application_has_is_an_error_where_rows_lie_by_it(
+    tmp_path: Path, columns: str, key: str, end: str, said: str | None
+) -> None:
+    keys = Keys(columns, ("1", "2"), end, key)
+    source = sqlite3.connect(tmp_path / "source.db", isolation_level=None)
+    source.create_collation("own", lambda a, b: (a > b) - (a < b))
+    source.executescript(keys.create("t"))
+    for n in range(2):
+        if said is None:
+            source.execute(keys.insert("t", n))
+    url = f"sqlite:///{tmp_path / 'source.db'}"
+    project = Project(tmp_path, url, {"t": {"page_size": 1, "chunk_size": 1}})
+    if said is None:
+        assert len(project.poll()["t"]) == 2
+    else:
+        with pytest.raises(SettingsError, match=f'table "t": {said}'):
+            project.poll()
+    source.close()

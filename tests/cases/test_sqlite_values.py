@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sidecar
-from sidecar.errors import SettingsError
+from sidecar.changelog import ChangeLog
+from sidecar.errors import SettingsError, StateUnavailable
 from tests.cases.harness import Project
 from tests.conftest import SQLiteFile
 
@@ -126,6 +127,9 @@ def test_a_row_stays_set_aside_once_whatever_columns_come_and_go(tmp_path: Path,
         for _ in range(2):
             assert "set aside" not in project.cli("run", "--once").text
         assert aside(project) == [(1, 3)], change
+    assert project.cli("watermark", "set", "readings", "2024-05-01 10:00:01").code == 0
+    assert "set aside" not in project.cli("run", "--once").text
+    assert aside(project) == [(1, 3)], "nor where a position is moved back"
     s1.execute("ALTER TABLE readings ADD COLUMN other INTEGER")
     s1.execute("UPDATE readings SET other = 'x' WHERE id = 3")
     project.poll()
@@ -134,6 +138,30 @@ def test_a_row_stays_set_aside_once_whatever_columns_come_and_go(tmp_path: Path,
         sc.request_backfill("readings")
     project.poll()
     assert [key for _, key in aside(project)] == [3], "a backfill of all rows has read it again"
+
+
+def test_a_row_whose_segment_could_not_be_written_is_not_taken_for_one_that_is_set_aside(
+    tmp_path: Path, sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s1 = sqlite_db.connection
+    s1.executescript(READINGS)
+    project = Project(
+        tmp_path, sqlite_db.url, {"readings": {"on_bad_value": "quarantine"}}, defaults={"lookback": "1h"}
+    )
+    with sidecar.open(project.path) as sc:
+        sc.poll()
+        s1.execute("ALTER TABLE readings ADD COLUMN note TEXT")
+        s1.execute("INSERT INTO readings VALUES (3, 'x', NULL, '2024-05-01 10:00:02', NULL)")
+
+        def fails(*_: object, **__: object) -> None:
+            raise StateUnavailable("the disk is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(ChangeLog, "append", fails)
+            with pytest.raises(StateUnavailable):
+                sc.poll()
+        sc.poll()
+    assert [key for _, key in aside(project)] == [3]
 
 
 def test_a_row_with_a_null_for_a_bad_value_comes_once_though_a_column_is_added(

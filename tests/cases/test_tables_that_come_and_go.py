@@ -221,35 +221,6 @@ def test_a_key_that_holds_for_the_parent_alone_is_named_where_a_child_has_it_too
     assert "is not unique (first: id=1)" in project.cli("check").text
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("loaded", [True, False], ids=["loaded by key", "polled by stamp"])
-@pytest.mark.parametrize("is_postgres", [True, False], ids=["postgres", "sqlite"])
-def test_two_rows_of_one_key_are_named_wherever_a_page_ends(
-    tmp_path: Path, request: pytest.FixtureRequest, is_postgres: bool, loaded: bool, size: int
-) -> None:
-    """The next page begins behind the key at which the last one ended: the second row would lie before it."""
-    rows = "('a', 1), ('b', 2), ('b', 3), ('c', 4)"
-    made = "CREATE TABLE loose (k text, v int, updated_at timestamptz DEFAULT '2024-05-01T10:00:00Z');"
-    sizes = {"page_size": size, "chunk_size": size, "primary_key": ["k"]}
-    if is_postgres:
-        pg: Database = request.getfixturevalue("pg")
-        write, url = pg.connect(), pg.reader_url
-        write.execute(made.encode())
-    else:
-        file = sqlite_file(tmp_path / "s.db", made.replace("timestamptz", "text"))
-        url = f"sqlite:///{tmp_path}/s.db"
-    project = Project(tmp_path / "p", url, {"loose": sizes | {"auto_backfill": loaded}})
-    if not loaded:
-        assert project.poll()["loose"] == []
-    insert = f"INSERT INTO loose (k, v) VALUES {rows}"
-    if is_postgres:
-        write.execute(insert.encode())
-    else:
-        file.executescript(insert)
-    with pytest.raises(SettingsError, match=r'table "loose": 1 key stands more than once \(first: k=\'b\'\)'):
-        project.poll()
-
-
 @pytest.mark.parametrize("condition", ["true; DROP TABLE plain", "1=1) OR (1=1", "nope = 1", "id"])
 def test_a_condition_that_is_none_deletes_nothing_and_is_named(tmp_path: Path, pg: Database, condition: str) -> None:
     pg.connect().execute(PLAIN.encode())

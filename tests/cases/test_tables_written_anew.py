@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import sidecar
 from sidecar.clock import SystemClock
 from tests.cases.harness import Project, Row, wait_for
-from tests.servers import Database, make
+from tests.servers import Connection, Database, make
 
 COLUMNS = "id bigint, n int, created_at timestamptz DEFAULT now(), updated_at timestamptz DEFAULT now()"
 TABLE = f"CREATE TABLE t ({COLUMNS}, PRIMARY KEY (id))"
@@ -88,3 +89,47 @@ def test_a_row_that_commits_late_is_delivered_by_the_poll_after_one_that_waited(
     while_written_anew(pg, anew, project.poll)
     project.poll()
     assert sorted(project.merged("t", "id")) == [1, 2, 3]
+
+
+def reload(owner: Connection, table: str, *, older: bool) -> None:
+    """Empty *table* and fill it again, in two transactions as many jobs do it."""
+    make(owner, f"CREATE TEMP TABLE kept AS TABLE {table}", f"TRUNCATE {table}")
+    back = "- interval '1 day'" if older else ""
+    make(owner, f"INSERT INTO {table} SELECT id, n + 1, created_at, updated_at {back} FROM kept", "DROP TABLE kept")
+
+
+@pytest.mark.parametrize(("setup", "part"), [([TABLE], "t"), (PARTS, "t_1")], ids=["a table", "a partition"])
+def test_a_load_under_older_stamps_is_told_once_and_a_purging_backfill_brings_it(
+    pg: Database, tmp_path: Path, setup: Sequence[str], part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = pg.connect()
+    make(owner, *setup, "INSERT INTO t SELECT g, g FROM generate_series(1, 50) g", f"GRANT SELECT ON {part} TO PUBLIC")
+    project = Project(tmp_path, pg.reader_url, {"t": {}})
+    project.poll()
+    project.poll()
+    reload(owner, part, older=True)
+    with sidecar.open(project.path) as sc:
+        for _ in range(2):
+            sc.poll()
+            make(owner, "UPDATE t SET updated_at = now() WHERE id = 7")
+    told = [r.getMessage() for r in caplog.records if "was emptied" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith(f'table "t": {part} was emptied (TRUNCATE)')
+    assert told[0].endswith("sidecar backfill t --purge")
+    assert project.cli("backfill", "t", "--purge").code == 0
+    project.poll()
+    found = owner.execute("SELECT id, n FROM t").fetchall()
+    assert {key: row["n"] for key, row in project.merged("t", "id").items()} == dict(found)
+
+
+@pytest.mark.parametrize("what", ["VACUUM FULL t", "CREATE INDEX ON t (n)", "REINDEX TABLE t"])
+def test_a_file_that_is_only_put_in_order_is_no_reason_for_a_word(
+    pg: Database, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = pg.connect()
+    make(owner, TABLE, "INSERT INTO t SELECT g, g FROM generate_series(1, 50) g", "VACUUM FULL t")
+    project = Project(tmp_path, pg.reader_url, {"t": {}})
+    project.poll()
+    make(owner, what, "ALTER TABLE t SET (fillfactor = 70)", "UPDATE t SET n = 0, updated_at = now() WHERE id = 1")
+    assert [row["id"] for row in project.poll()["t"]] == [1]
+    assert "was emptied" not in caplog.text

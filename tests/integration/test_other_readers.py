@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
+from pyspark.sql import SparkSession
 
+import sidecar
 from tests.cases.harness import Project
+from tests.conftest import SQLiteFile
 from tests.servers import Database, make
 
 STAMP = dt.datetime(2026, 5, 1, 10, 0, 0, 1, tzinfo=dt.UTC)
@@ -92,6 +97,45 @@ def test_polars_reads_the_log_file_by_file(log: Path) -> None:
     [first] = changes.filter(id=1, _commit_version=1).collect().to_dicts()
     assert (first["updated_at"], first["day"], first["photo"]) == (STAMP, dt.date(1, 1, 1), b"\x00\xff")
     assert first["many"] == [1, None]
+
+
+def read_by_all_columns(folder: Path) -> pa.Table:
+    """Return what is in *folder*, as docs/spark.md has it read for pandas."""
+    files = ds.dataset(sorted(map(str, folder.glob("*.parquet"))))
+    columns = pa.unify_schemas([file.physical_schema for file in files.get_fragments()], promote_options="permissive")
+    return ds.dataset(files.files, schema=columns).to_table()
+
+
+def test_pandas_has_the_columns_that_were_added_and_grew_once_it_is_told_of_them(log: Path) -> None:
+    table = read_by_all_columns(log)
+    assert (table.schema.field("id").type, table.schema.field("price").type) == (pa.int64(), pa.decimal128(14, 4))
+    changes = table.to_pandas()
+    assert {"gone", "added"} <= set(changes.columns)
+    newest = changes.sort_values("_commit_version").groupby("id").tail(1)
+    current = newest[newest["_change_type"] != "delete"]
+    assert dict(zip(current["id"], current["price"], strict=True)) == CURRENT
+
+
+@pytest.mark.spark
+def test_pandas_and_duckdb_have_the_columns_that_were_added_to_a_sinks_files(
+    tmp_path: Path, sqlite_db: SQLiteFile, spark: SparkSession
+) -> None:
+    db = sqlite_db.connection
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, updated_at TEXT NOT NULL)")
+    lake = tmp_path / "lake"
+    project = Project(tmp_path, sqlite_db.url, {"t": {}}, sinks={"lake": {"format": "parquet", "path": str(lake)}})
+    for change in (
+        "INSERT INTO t VALUES (0, '2026-05-01T10:00:00Z')",
+        "ALTER TABLE t ADD COLUMN note TEXT; INSERT INTO t VALUES (1, '2026-05-02T10:00:00Z', 'n')",
+    ):
+        db.executescript(change)
+        with sidecar.open(project.path) as sc:
+            assert sc.run(spark, once=True) == 0
+    assert "note" not in pd.read_parquet(lake / "t").columns, "the reason for what docs/spark.md says"
+    rows = read_by_all_columns(lake / "t").to_pandas()
+    assert dict(zip(rows["id"], rows["note"], strict=True)) == {0: None, 1: "n"}
+    found = duckdb.connect().sql(f"SELECT id, note FROM read_parquet('{lake}/t/*.parquet', union_by_name = true)")
+    assert dict(found.fetchall()) == {0: None, 1: "n"}
 
 
 def test_both_read_a_delta_table_without_an_extension(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_values_that_polls_trip_over_are_counted_and_shown(admin: Connection, co
     )
     found = connector.check(tracked(connector, "odd"))
     assert "2 NULLs (first key: id=1)" in about(found, "NULL").message
-    assert "1 values are infinite" in about(found, "id=3").message
-    assert "1 values lie in the future (first key: id=4)" in about(found, "future").message
+    assert "1 value is infinite" in about(found, "id=3").message
+    assert "1 value lies in the future (first key: id=4)" in about(found, "future").message
 
 
 def test_a_zoneless_cursor_asks_for_its_zone(admin: Connection, connector: PostgresConnector) -> None:
@@ -121,7 +121,7 @@ def test_a_chosen_key_must_tell_rows_apart(admin: Connection, connector: Postgre
     found = connector.check(followed)
     assert about(found, "no primary key").level == "warning"
     assert about(found, "not unique (first: a=1, b=x)").level == "error"
-    assert about(found, "key column with 1 NULLs").where == "bare.a"
+    assert about(found, "key column with 1 NULL:").where == "bare.a"
 
 
 def test_a_materialized_view_asks_for_a_longer_lookback(admin: Connection, connector: PostgresConnector) -> None:

@@ -199,6 +199,26 @@ def test_a_backfill_reads_no_standby_that_lags_and_no_poll_one_that_lags_a_backf
         assert {row["id"]: row["v"] for row in rows} == {1: 2, 2: 2, 3: 1, 4: 1, 5: 1}
 
 
+def test_after_a_standby_that_lags_the_next_connection_may_reach_another_server(
+    servers: Servers, tmp_path: Path
+) -> None:
+    servers.put(1, 1)
+    servers.pause()
+    servers.put(1, 2)
+    servers.poll("primary")
+    servers.put(2, 1)
+    here, there = servers.primary.info, servers.there.info
+    login, _, rest = servers.url.rpartition("@")
+    database = rest.partition("/")[2]
+    url = f"{login}@{there.host}:{there.port},{here.host}:{here.port}/{database}?load_balance_hosts=random"
+    servers.connectors["either"] = PostgresConnector(Source(url))
+    for _ in range(60):
+        with contextlib.suppress(SourceUnavailable):
+            assert servers.poll("either") == {2: 1}
+            return
+    raise AssertionError("always the same server answers")
+
+
 def test_whatever_answers_versions_only_go_forward(servers: Servers) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")

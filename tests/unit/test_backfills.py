@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 import sidecar
+from connectors.sqlite import SQLiteConnector
 from sidecar.backfilling.backfills import keys_in, positions
 from sidecar.backfilling.requests import Requests
 from sidecar.clock import SECOND, Clock, FakeClock, instant
 from sidecar.errors import SettingsError
-from sidecar.model import Column, Scope, Table, Tracked
+from sidecar.model import Column, Page, Scope, Table, Tracked
 from sidecar.runner import Runner
 from tests.cases.harness import Project, Row
 from tests.conftest import SQLiteFile
@@ -66,7 +67,7 @@ def test_keys_are_taken_in_the_types_of_their_columns(
         ([pa.int64()], ["1.5"], "1.5"),
         ([pa.int64()], [[None]], "None is no value"),
         ([pa.date32()], ["yesterday"], "yesterday"),
-        ([pa.int64()], ["1,2"], r"'1,2' is no key of it: its key is \(k0\), so a key has 1 values"),
+        ([pa.int64()], ["1,2"], r"'1,2' is no key of it: its key is \(k0\), so a key has 1 value$"),
         ([pa.int64(), pa.int64()], ["1,2", "3"], r"'3' is no key of it: its key is \(k0, k1\)"),
         ([pa.int64()], [], "no keys are given"),
     ],
@@ -353,3 +354,33 @@ def test_rows_that_are_set_aside_are_read_again_once_they_are_mended(tmp_path: P
     assert [row["id"] for row in project.poll()["items"]] == [3]
     with sidecar.open(project.path) as sc:
         assert sc.request_backfill("items", quarantined=True) is None
+
+
+def test_a_backfill_has_begun_once_its_rows_are_read_and_not_while_it_waits_for_another(
+    tmp_path: Path, sqlite_db: SQLiteFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, read = FakeClock(), SQLiteConnector.read
+
+    def slow(self: SQLiteConnector, page: Page) -> pa.Table:
+        if page.scan.name == "all":
+            clock.advance(30)
+        return read(self, page)
+
+    monkeypatch.setattr(SQLiteConnector, "read", slow)
+    sqlite_db.connection.executescript(
+        f"{ITEMS}; INSERT INTO items VALUES (1, 1, '2024-05-01 10:00:00'), (2, 2, '2024-05-01 10:00:00');"
+        f"{ITEMS.replace('items', 'others')}; INSERT INTO others SELECT * FROM items;"
+    )
+    project = Project(tmp_path, sqlite_db.url, {"items": {"chunk_size": 2}, "others": {"chunk_size": 3}})
+    with sidecar.open(project.path, clock=clock) as sc:
+        sc.request_backfill("items")
+        sc.request_backfill("others")
+        clock.advance(600)
+        caplog.set_level(logging.INFO, "sidecar")
+        sc.poll()
+        began = {b.table: ((b.began or 0) - b.asked) // SECOND for b in sc.backfills()}
+        took = {b.table: ((b.ended or 0) - (b.began or 0)) // 1000 for b in sc.backfills()}
+    assert began["items"] == 600
+    assert began["others"] >= began["items"] + 60
+    for table, ms in took.items():
+        assert f"table={table} rows=2 offset=1 backfill=done ms={ms}" in caplog.text

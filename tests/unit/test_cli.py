@@ -20,7 +20,7 @@ from sidecar.cli import execute
 from sidecar.clock import SystemClock
 from sidecar.log import queries
 from tests.conftest import SQLiteFile
-from tests.servers import Database
+from tests.servers import Database, make
 
 SHOP = """
 CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL, raw BLOB, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
@@ -76,18 +76,20 @@ def settings(text: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["init", "check", "run", "status", "changes", "demo"]
+    ["init", "check", "run", "status", "changes", "backfill", "export", "schema", "demo"]
     + [f"watermark {name}" for name in ("show", "set", "reset", "forget")],
 )
-def test_every_command_teaches_itself_by_an_example(sidecar: Sidecar, command: str) -> None:
+def test_every_command_teaches_itself_by_an_example_and_says_how_it_exits(sidecar: Sidecar, command: str) -> None:
     answer = sidecar(*command.split(), "--help")
     assert answer.code == 0
-    assert f"Example: sidecar {command}" in " ".join(answer.out.split())
+    text = " ".join(answer.out.split())
+    assert f"Example: sidecar {command}" in text
+    assert "Exit codes: 0 done · " in text
 
 
 def test_help_lists_commands_and_exit_codes(sidecar: Sidecar) -> None:
     text = " ".join(sidecar("--help").out.split())
-    for word in ("init", "check", "run", "status", "changes", "watermark", "demo", "4 state held by another process"):
+    for word in ("init", "check", "run", "status", "changes", "watermark", "demo", "4 another process holds the state"):
         assert word in text
 
 
@@ -278,6 +280,41 @@ def test_tables_that_cannot_be_followed_are_listed_with_why_until_nobody_asks_fo
     assert "error" not in sidecar("status").out
 
 
+def test_a_table_that_the_settings_do_not_name_any_more_is_said_to_be_that(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    source = f'[source]\nurl = "sqlite:///{shop.path.name}"\n'
+    settings(f'{source}include = ["*"]\n')
+    sidecar("run", "--once")
+    for asked, followed in (
+        ('include = ["*"]', [True, True]),
+        ('exclude = ["orders"]', [False, True]),
+        ('include = ["or*"]\n[tables.TICKS]', [True, True]),
+        ("[tables.ticks]", [False, True]),
+    ):
+        settings(f"{source}{asked}\n")
+        assert [row["followed"] for row in json.loads(sidecar("status", "--json").out)] == followed, asked
+    sidecar("run", "--once")
+    orders, ticks = sidecar("status").out.splitlines()[1:]
+    assert orders.endswith("  not followed any more")
+    assert ticks.endswith("  ok")
+
+
+def test_a_source_that_is_away_from_the_start_is_what_is_wrong_with_each_table(
+    sidecar: Sidecar, tmp_path: Path, pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(pg.connect(), "CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    settings(f'[source]\nurl = "{pg.reader_url}"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 0
+    settings('[source]\nurl = "postgresql://reader@127.0.0.1:1/shop"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 3
+    (t,) = json.loads(sidecar("status", "--json").out)
+    assert "127.0.0.1" in t["error"]
+    settings(f'[source]\nurl = "{pg.reader_url}"\n[tables.t]\n')
+    assert sidecar("run", "--once").code == 0
+    (t,) = json.loads(sidecar("status", "--json").out)
+    assert t["error"] is None
+
+
 def test_a_source_that_is_gone_is_named(sidecar: Sidecar, shop: SQLiteFile) -> None:
     shop.path.rename(shop.path.with_suffix(".away"))
     answer = sidecar("run", "--once")
@@ -322,6 +359,38 @@ def test_a_watermark_can_be_seen_set_and_reset(sidecar: Sidecar, shop: SQLiteFil
     assert "Z info: table=orders rows=1 " in sidecar("run", "--once").err
     assert sidecar("watermark", "reset", "orders").code == 0
     assert "Z info: table=orders rows=3 " in sidecar("run", "--once").err
+
+
+@pytest.mark.parametrize(
+    ("value", "zone", "said"),
+    [
+        ("2024-05-01", None, "read as UTC, and stands for the end of its day"),
+        ("2024-05-01 11:00", None, "read as UTC, and stands for the end of its minute"),
+        ("2024-05-01 11:00:00", "Europe/Berlin", "read as Europe/Berlin"),
+        ("2024-05-01 11:00:00Z", None, None),
+        ("2024-05-01 11:00:00 +0200", None, None),
+        ("1714561200", None, None),
+    ],
+)
+def test_a_time_without_a_zone_is_answered_by_how_it_is_read(
+    sidecar: Sidecar, shop: SQLiteFile, value: str, zone: str | None, said: str | None
+) -> None:
+    if zone is not None:
+        shop.connection.execute("UPDATE orders SET updated_at = '2024-05-01 10:00:00'")
+        settings(Path("sidecar.toml").read_text().replace("[tables.orders]", f'[tables.orders]\ntimezone = "{zone}"'))
+    sidecar("run", "--once")
+    answer = sidecar("watermark", "set", "orders", value)
+    assert answer.code == 0
+    told = [line for line in answer.out.splitlines() if "has no zone" in line]
+    assert told == ([] if said is None else [f'orders: "{value}" has no zone: it is {said}'])
+
+
+def test_a_watermark_is_set_by_the_numbers_of_its_column_without_a_word_on_zones(
+    sidecar: Sidecar, shop: SQLiteFile
+) -> None:
+    sidecar("run", "--once")
+    answer = sidecar("watermark", "set", "ticks", "6")
+    assert (answer.code, "zone" in answer.out) == (0, False)
 
 
 def test_a_query_that_reads_the_log_is_shown_beside_the_sinks_until_it_is_forgotten(
@@ -373,6 +442,15 @@ def test_check_exits_with_1_on_an_error(sidecar: Sidecar, shop: SQLiteFile) -> N
     assert answer.code == 1
     assert "no_such_module" in answer.out
     assert "1 error" in answer.out
+
+
+def test_check_says_each_problem_of_a_table_on_a_line_of_its_own(sidecar: Sidecar, shop: SQLiteFile) -> None:
+    shop.connection.execute("CREATE TABLE loose (a TEXT)")
+    with Path("sidecar.toml").open("a") as file:
+        file.write("[tables.loose]\n")
+    lines = sidecar("check").out.splitlines()
+    at = lines.index("loose")
+    assert [line[:22] for line in lines[at + 1 : at + 4]] == ['  error: table "loose"', '  error: table "loose"', ""]
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------

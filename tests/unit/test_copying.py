@@ -42,7 +42,7 @@ class Numbers(SourceConnector):
 
 
 def limits(*spans: Span, seconds_a_row: float, adaptive: bool = True) -> list[int]:
-    """Return how many rows each chunk is to have, the first of them 1000."""
+    """Return how many rows each chunk is to have, where 1000 are to be read at first."""
     clock = FakeClock()
     copying = Copying(lambda: Numbers(clock, seconds_a_row), clock, 1, shared=False)
     pages = [Page(TRACKED, WHOLE, {}, span.after, 1000, until=span.until) for span in spans]
@@ -58,16 +58,16 @@ def limits(*spans: Span, seconds_a_row: float, adaptive: bool = True) -> list[in
 
 def test_a_chunk_that_waits_to_be_written_does_not_make_the_next_one_smaller() -> None:
     found = limits(Span(None, (30_000,)), seconds_a_row=TARGET / 10_000)
-    assert found == [1000, 2000, 4000, 8000, 8000, 8000]
+    assert found == [100, 1000, 2000, 4000, 8000, 8000, 8000]
 
 
 def test_the_next_span_begins_with_the_size_that_the_last_one_has_come_to() -> None:
     found = limits(Span(None, (9_999,)), Span((9_999,), (19_999,)), seconds_a_row=TARGET / 10_000)
-    assert found == [1000, 2000, 4000, 8000, 8000, 8000]
+    assert found == [100, 1000, 2000, 4000, 8000, 8000, 8000]
 
 
-def test_a_size_that_is_said_stays() -> None:
-    assert limits(Span(None, (2_499,)), seconds_a_row=1.0, adaptive=False) == [1000, 1000, 1000]
+def test_a_size_that_is_said_stays_once_it_is_seen_how_wide_rows_are() -> None:
+    assert limits(Span(None, (2_499,)), seconds_a_row=1.0, adaptive=False) == [100, 1000, 1000, 1000]
 
 
 def test_no_reader_begins_before_each_has_its_connection_or_none() -> None:

@@ -8,14 +8,14 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import sidecar
 from sidecar.cli import execute
-from sidecar.errors import StateDamaged
+from sidecar.errors import SettingsError, StateDamaged
 from sidecar.model import Watermark
 from sidecar.polls.deliveries import NOTHING
 from sidecar.running.looking import look_at
@@ -83,6 +83,35 @@ def test_who_may_only_read_sees_what_the_owner_sees(shop: Path, capfd: pytest.Ca
         with sidecar.open("sidecar.toml", read_only=True) as sc:
             assert [status.offset for status in sc.status()] == [1]
     assert sorted(p.name for p in Path(".sidecar").rglob("*")) == held
+
+
+def test_what_writes_is_refused_by_name_in_a_project_that_is_open_for_reading(shop: Path) -> None:
+    def held() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in Path(".sidecar").rglob("*")}
+
+    before = held()
+    with sidecar.open("sidecar.toml", read_only=True) as sc:
+        assert [status.offset for status in sc.status()] == [1]
+        writes: dict[str, Callable[[], object]] = {
+            "poll": sc.poll,
+            "request_backfill": lambda: sc.request_backfill("orders"),
+            "cancel_backfill": lambda: sc.cancel_backfill("orders"),
+            "set_watermark": lambda: sc.set_watermark("orders", "2024-05-01T10:00:00Z"),
+            "reset_watermark": lambda: sc.reset_watermark("orders"),
+            "accept_schema": lambda: sc.accept_schema("orders"),
+        }
+        for name, write in writes.items():
+            with pytest.raises(SettingsError, match=rf"^{name} writes to the state, .*open it without read_only"):
+                write()
+    assert held() == before
+
+
+def test_a_backfill_is_asked_for_and_cancelled_while_another_process_holds_the_state(shop: Path) -> None:
+    with sidecar.open("sidecar.toml") as sc:
+        _ = sc.store
+        with sidecar.open("sidecar.toml") as other:
+            assert other.request_backfill("orders") is not None
+            assert len(other.cancel_backfill("orders")) == 1
 
 
 def test_who_may_not_even_read_is_told_so(shop: Path) -> None:

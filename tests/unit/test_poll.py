@@ -12,7 +12,7 @@ import pytest
 from sidecar.changelog import ChangeLog
 from sidecar.clock import SECOND, FakeClock
 from sidecar.connector import Source
-from sidecar.errors import SchemaChanged, SettingsError
+from sidecar.errors import SchemaChanged, SettingsError, SourceUnavailable
 from sidecar.log import recovery
 from sidecar.model import Column, Horizon, Memory, Page, Tracked
 from sidecar.poll import poll, rest
@@ -54,6 +54,57 @@ def test_each_step_is_durable_and_says_what_it_did(
     written = [s for s in steps if s[2] is not None]
     assert [s[:3] for s in written] == [(2, 2, 1), (1, 1, 2)]
     assert [s[3] for s in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_passes_without_rows_share_the_write_of_the_one_before(lists: Lists, clock: FakeClock, log: ChangeLog) -> None:
+    class Counting(MemoryWatermarkStore):
+        saves = 0
+
+        def save(self, *arguments: Any, **named: Any) -> None:
+            self.saves += 1
+            super().save(*arguments, **named)
+
+    rows_, store = lists.table("t", rows=at(clock, 1)), Counting()
+    connector = opened(clock)
+    drain(connector, followed(connector, "t"), log, store)
+    clock.advance(3600)
+    rows_ += at(clock, 2)
+    store.saves = 0
+    (step,) = poll(connector, followed(connector, "t"), log, store)
+    assert (step.rows_written, step.done) == (1, True)
+    assert store.saves == 1
+    found = log.metadata(log.last())
+    assert found is not None
+    assert found.watermark == store.watermark("t")
+
+
+def test_a_pass_that_cannot_be_read_takes_nothing_from_the_one_before(
+    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_, connector = lists.table("t", rows=at(clock, 1, 2)), opened(clock)
+    tracked = followed(connector, "t")
+    drain(connector, tracked, log, store)
+    clock.advance(3600)
+    drain(connector, tracked, log, store)
+    rows_[0] |= {"deleted_at": clock.now()}
+    rows_ += at(clock, 3)
+    read, asked = connector.read, []
+
+    def broken(page: Page) -> pa.Table:
+        asked.append(page.scan.name)
+        # The first time, for the greatest value that there is.
+        if asked.count("deleted") > 1:
+            raise SourceUnavailable("out of reach")
+        return read(page)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connector, "read", broken)
+        steps = poll(connector, tracked, log, store)
+        assert next(steps).rows_written == 1
+        with pytest.raises(SourceUnavailable):
+            next(steps)
+    assert [r["id"] for r in log.rows(1)] == [3]
+    assert [(r["id"], r["_change_type"]) for r in drain(connector, tracked, log, store)] == [(1, "delete")]
 
 
 def test_a_poll_that_stood_still_for_a_day_closes_what_it_could_when_it_began(

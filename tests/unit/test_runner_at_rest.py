@@ -105,7 +105,7 @@ def test_what_is_asked_of_a_project_at_rest_is_done_by_its_next_poll(
         sc.request_backfill("t1")
         assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 0, "t1": 1}
         sc.poll()
-        with sidecar.open(tmp_path / "sidecar.toml", clock=clock, read_only=True) as other:
+        with sidecar.open(tmp_path / "sidecar.toml", clock=clock) as other:
             other.request_backfill("t0")
         assert {name: found.rows for name, found in sc.poll().items()} == {"t0": 1, "t1": 0}
         sc.poll()

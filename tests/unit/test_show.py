@@ -138,6 +138,7 @@ def state(**found: object) -> str:
         "sinks": {},
         "queries": {},
         "backfill": None,
+        "followed": True,
         "loading": False,
         "error": None,
     }

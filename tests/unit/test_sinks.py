@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceRegistration
@@ -175,6 +176,61 @@ def test_other_file_formats_are_replayed_as_well(spark: SparkSession, tmp_path: 
     if format_ != "orc":
         text = "".join(file.read_text() for file in (tmp_path / "lake" / "orders").glob(f"*.{format_}"))
         assert re.search(r"T\d\d:\d\d:\d\d\.\d{6}Z", text), "to the microsecond"
+
+
+def test_csv_files_with_headers_take_columns_that_come_go_and_grow(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = ("id", pa.array([1], pa.int32())), ("x.y", pa.array(["a"])), ("gone", pa.array(["g"]))
+    second = ("new", pa.array(["n"])), ("id", pa.array([2**40], pa.int64())), ("x.y", pa.array(["b"]))
+    sink = FileSink("lake", format="csv", path=str(tmp_path / "lake"), options={"Header": "True"})
+    for columns in ((first,), (first, second)):
+        segments = [changes(n, *c, rows=1) for n, c in enumerate(columns, 1)]
+        log, last = logged(tmp_path / str(len(columns)), "orders", *segments), len(columns)
+        for _ in range(2):
+            sink.write(dataframe(spark, log, last - 1, last), Batch("orders", last, last), VERSION)
+    assert caplog.text.count('its CSV files have "new" from now on') == 1
+    folder = tmp_path / "lake" / "orders"
+    expected = [(1, "a", "g", None), (2**40, "b", None, "n")]
+    named = f"read_csv('{folder}/*.csv', union_by_name = true)"
+    found = duckdb.connect().sql(f'SELECT id, "x.y", gone, new FROM {named} ORDER BY id')
+    assert found.fetchall() == expected
+    schema = "t STRING, v BIGINT, at TIMESTAMP, o STRING, id BIGINT, xy STRING, gone STRING, new STRING"
+    rows = spark.read.csv(str(folder), header=True, schema=schema).select("id", "xy", "gone", "new").orderBy("id")
+    assert [tuple(row) for row in rows.collect()] == expected
+
+
+def test_csv_files_without_headers_keep_their_places_and_take_no_new_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = ("id", pa.array([1])), ("a", pa.array(["a"])), ("b", pa.array(["b"]))
+    second = ("b", pa.array(["B"])), ("id", pa.array([2]))
+    third = ("id", pa.array([3])), ("a", pa.array(["A"])), ("b", pa.array(["B"])), ("c", pa.array(["C"]))
+    sink = FileSink("lake", format="csv", path=str(tmp_path / "lake"))
+
+    def write(number: int, *columns: tuple[str, pa.Array]) -> None:
+        log = logged(tmp_path / str(number), "t", changes(1, *columns, rows=1))
+        sink.write(dataframe(spark, log), Batch("t", number, number), VERSION)
+
+    write(1, *first)
+    write(2, *second)
+    with pytest.raises(SinkError, match=r'could not be told apart.*a sink of its own.*header = "true"'):
+        write(3, *third)
+    read = spark.read.csv(str(tmp_path / "lake" / "t")).orderBy("_c4").collect()
+    assert [tuple(row)[4:] for row in read] == [("1", "a", "b"), ("2", None, "B")]
+
+
+@pytest.mark.parametrize("format_", ["json", "orc"])
+def test_files_whose_columns_have_names_take_what_comes_and_goes(
+    spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    sink = FileSink("lake", format=format_, path=str(tmp_path / "lake"))
+    for number, name in enumerate(("gone", "new"), 1):
+        columns = (name, pa.array([name])), ("id", pa.array([number]))
+        log = logged(tmp_path / name, "t", changes(1, *columns, rows=1))
+        sink.write(dataframe(spark, log), Batch("t", number, number), VERSION)
+    read = spark.read.option("mergeSchema", "true").format(format_).load(str(tmp_path / "lake" / "t"))
+    assert sorted((r["id"], r["gone"], r["new"]) for r in read.collect()) == [(1, "gone", None), (2, None, "new")]
 
 
 @pytest.mark.parametrize("table", TABLES)

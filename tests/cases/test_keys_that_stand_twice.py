@@ -1,0 +1,92 @@
+"""A key of somebody's choice that is not unique is named, wherever a page ends: nothing is passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.errors import SettingsError
+from tests.cases.harness import Project, sqlite_file
+from tests.servers import Database, make
+
+TWICE = "stands? more than once .*add the columns that make it so to primary_key"
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("declared", "one", "other"),
+    [("int", "1", "1"), ("numeric", "1.0", "1.00"), ("interval", "1 day", "24:00"), ("text", "a", "a")],
+)
+def test_a_key_that_stands_twice_is_named_though_a_page_ends_between(
+    tmp_path: Path, pg: Database, page_size: int, declared: str, one: str, other: str
+) -> None:
+    s1 = pg.connect()
+    make(s1, f"CREATE TABLE raw (k {declared}, updated_at timestamptz NOT NULL)", "CREATE VIEW t AS SELECT * FROM raw")
+    make(s1, f"INSERT INTO raw SELECT k::{declared}, '2024-05-01+00' FROM unnest(ARRAY['{one}', '{other}']) AS k")
+    tables = {"t": {"primary_key": ["k"], "page_size": page_size}}
+    project = Project(tmp_path, pg.reader_url, tables)
+    if page_size == 1 or one == other:
+        with pytest.raises(SettingsError, match=TWICE):
+            project.poll()
+    else:
+        assert len(project.poll()["t"]) == 2, "two keys, of which none is lost"
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("declared", "one", "other"),
+    [("INT", "1", "1"), ("", "1", "1.0"), ("TEXT COLLATE NOCASE", "'a'", "'A'"), ("BLOB", "x'00'", "x'00'")],
+)
+def test_a_key_of_sqlite_that_stands_twice_is_named_though_a_page_ends_between(
+    tmp_path: Path, page_size: int, declared: str, one: str, other: str
+) -> None:
+    setup = f"CREATE TABLE t (k {declared}, updated_at TEXT NOT NULL);"
+    setup += "".join(f"INSERT INTO t VALUES ({key}, '2024-05-01 10:00:00');" for key in (one, other))
+    sqlite_file(tmp_path / "source.db", setup).close()
+    tables = {"t": {"primary_key": ["k"], "page_size": page_size}}
+    project = Project(tmp_path, f"sqlite:///{tmp_path / 'source.db'}", tables)
+    if page_size > 1 and one != other:
+        assert len(project.poll()["t"]) == 2, "two keys, of which none is lost"
+    else:
+        with pytest.raises(SettingsError, match=TWICE):
+            project.poll()
+
+
+def test_texts_that_differ_stay_apart_wherever_a_page_ends(tmp_path: Path) -> None:
+    keys = ("A", "AA", "a", "a ", "a  ")
+    setup = "CREATE TABLE t (k TEXT, updated_at TEXT NOT NULL);"
+    setup += "".join(f"INSERT INTO t VALUES ('{key}', '2024-05-01 10:00:00');" for key in keys)
+    sqlite_file(tmp_path / "source.db", setup).close()
+    tables = {"t": {"primary_key": ["k"], "page_size": 1}}
+    project = Project(tmp_path, f"sqlite:///{tmp_path / 'source.db'}", tables)
+    assert sorted(row["k"] for row in project.poll()["t"]) == sorted(keys)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("loaded", [True, False], ids=["loaded by key", "polled by stamp"])
+@pytest.mark.parametrize("is_postgres", [True, False], ids=["postgres", "sqlite"])
+def test_two_rows_of_one_key_are_named_wherever_a_page_ends(
+    tmp_path: Path, request: pytest.FixtureRequest, is_postgres: bool, loaded: bool, size: int
+) -> None:
+    """The next page begins behind the key at which the last one ended: the second row would lie before it."""
+    rows = "('a', 1), ('b', 2), ('b', 3), ('c', 4)"
+    made = "CREATE TABLE loose (k text, v int, updated_at timestamptz DEFAULT '2024-05-01T10:00:00Z');"
+    sizes = {"page_size": size, "chunk_size": size, "primary_key": ["k"]}
+    if is_postgres:
+        pg: Database = request.getfixturevalue("pg")
+        write, url = pg.connect(), pg.reader_url
+        write.execute(made.encode())
+    else:
+        file = sqlite_file(tmp_path / "s.db", made.replace("timestamptz", "text"))
+        url = f"sqlite:///{tmp_path}/s.db"
+    project = Project(tmp_path / "p", url, {"loose": sizes | {"auto_backfill": loaded}})
+    if not loaded:
+        assert project.poll()["loose"] == []
+    insert = f"INSERT INTO loose (k, v) VALUES {rows}"
+    if is_postgres:
+        write.execute(insert.encode())
+    else:
+        file.executescript(insert)
+    with pytest.raises(SettingsError, match=r'table "loose": 1 key stands more than once \(first: k=\'b\'\)'):
+        project.poll()
