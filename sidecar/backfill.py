@@ -130,6 +130,12 @@ def _part(scope: Scope, number: int) -> Scope:
     return dataclasses.replace(scope, among=dataclasses.replace(among, values=some))
 
 
+def keys_asked_for(tracked: Tracked, scope: Scope) -> int | None:
+    """Return how many rows *scope* has, if the source has them all; None where it is not of keys."""
+    among = scope.among
+    return len(among.values) if among is not None and set(among.columns) == set(tracked.key) else None
+
+
 def refuse_columns_gone(tracked: Tracked, scope: Scope) -> None:
     """Raise Refused if *scope* is of a column that *tracked* does not have any more."""
     for name in () if scope.among is None else scope.among.columns:
