@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sidecar import codec, faults
 from sidecar.changelog import ChangeLog
@@ -36,6 +37,7 @@ from sidecar.poll import Step
 from sidecar.polls import ahead, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import existing, to_changes
 from sidecar.polls.deliveries import Records
+from sidecar.polls.evolution import widens
 from sidecar.polls.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -287,10 +289,21 @@ class Passed:
         if metadata is None or metadata.origin == ORIGIN:
             return ()
         data = self._log.get(offset) if metadata.rows else None
-        found = [] if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        held = None if data is None else as_today(self._tracked, data)
+        found = [] if held is None else deliveries.as_bytes(rows.keys_of(self._tracked, held))
         # What was set aside has been seen as well.
         key = self._tracked.key
         return {*found, *digests(self._tracked, key, list(quarantine.keys(self._log, key, offset - 1, offset)))}
+
+
+def as_today(tracked: Tracked, data: pa.Table) -> pa.Table | None:
+    """Return the keys in *data*, of the log, in the types in which they are delivered now: equal ones are compared by
+    their digests, which depend on these. None if they were of another type, and cannot be compared.
+    """
+    theirs = {c.name: c.arrow for c in tracked.columns}
+    if not all(n in data.column_names and widens(data.schema.field(n).type, theirs[n]) for n in tracked.key):
+        return None
+    return pa.table([pc.cast(data.column(n), theirs[n]) for n in tracked.key], names=list(tracked.key))
 
 
 def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:
