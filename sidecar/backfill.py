@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sidecar import codec, faults
 from sidecar.changelog import ChangeLog
@@ -36,6 +37,7 @@ from sidecar.poll import Step
 from sidecar.polls import ahead, deliveries, quarantine, renumbered, rows
 from sidecar.polls.changes import existing, to_changes
 from sidecar.polls.deliveries import Records
+from sidecar.polls.evolution import widens
 from sidecar.polls.rows import Rows
 from sidecar.state import WatermarkStore
 
@@ -105,7 +107,7 @@ def parents_first(tables: Iterable[Tracked]) -> list[Tracked]:
 
 def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[int, Page]]:
     """Return, for each span of *job* that is not done, the chunk to begin with."""
-    part = parts(scope)[job.part]
+    part = _part(scope, job.part)
     return [
         (number, Page(tracked, WHOLE, {}, span.after, limit, until=span.until, scope=part))
         for number, span in enumerate(job.spans)
@@ -115,11 +117,25 @@ def pages(tracked: Tracked, job: Job, scope: Scope, limit: int) -> list[tuple[in
 
 def parts(scope: Scope) -> list[Scope]:
     """Return *scope* in parts that can each be asked for at once."""
+    return [_part(scope, number) for number in range(_count(scope))]
+
+
+def _count(scope: Scope) -> int:
+    return 1 if scope.among is None else -(-len(scope.among.values) // TOGETHER)
+
+
+def _part(scope: Scope, number: int) -> Scope:
     among = scope.among
     if among is None or len(among.values) <= TOGETHER:
-        return [scope]
-    some = (among.values[at : at + TOGETHER] for at in range(0, len(among.values), TOGETHER))
-    return [dataclasses.replace(scope, among=dataclasses.replace(among, values=values)) for values in some]
+        return scope
+    some = among.values[number * TOGETHER : (number + 1) * TOGETHER]
+    return dataclasses.replace(scope, among=dataclasses.replace(among, values=some))
+
+
+def keys_asked_for(tracked: Tracked, scope: Scope) -> int | None:
+    """Return how many rows *scope* has, if the source has them all; None where it is not of keys."""
+    among = scope.among
+    return len(among.values) if among is not None and set(among.columns) == set(tracked.key) else None
 
 
 def refuse_columns_gone(tracked: Tracked, scope: Scope) -> None:
@@ -175,7 +191,7 @@ def write(
     if not mark.job.read and chunk.began is not None:
         # Until now it has waited for other tables, or could not be read.
         job = dataclasses.replace(job, at=chunk.began)
-    if all(span.done for span in spans_) and job.part + 1 < len(parts(scope)):
+    if all(span.done for span in spans_) and job.part + 1 < _count(scope):
         job = dataclasses.replace(job, spans=(Span(),), part=job.part + 1)
     reached = max((at for at in (mark.reached, chunk.reached) if at is not None), default=None)
     width = ahead.width(chunk.data) if len(chunk.data) else mark.width
@@ -243,7 +259,7 @@ def merged(found: Rows, mark: Watermark, low: int, passed: Callable[[int, int], 
 
 def is_done(job: Job, scope: Scope) -> bool:
     """Return whether all of *scope* has been read."""
-    return job.part + 1 >= len(parts(scope)) and all(span.done for span in job.spans)
+    return job.part + 1 >= _count(scope) and all(span.done for span in job.spans)
 
 
 def ended(mark: Watermark) -> Watermark:
@@ -273,10 +289,21 @@ class Passed:
         if metadata is None or metadata.origin == ORIGIN:
             return ()
         data = self._log.get(offset) if metadata.rows else None
-        found = [] if data is None else deliveries.as_bytes(rows.keys_of(self._tracked, data))
+        held = None if data is None else as_today(self._tracked, data)
+        found = [] if held is None else deliveries.as_bytes(rows.keys_of(self._tracked, held))
         # What was set aside has been seen as well.
         key = self._tracked.key
         return {*found, *digests(self._tracked, key, list(quarantine.keys(self._log, key, offset - 1, offset)))}
+
+
+def as_today(tracked: Tracked, data: pa.Table) -> pa.Table | None:
+    """Return the keys in *data*, of the log, in the types in which they are delivered now: equal ones are compared by
+    their digests, which depend on these. None if they were of another type, and cannot be compared.
+    """
+    theirs = {c.name: c.arrow for c in tracked.columns}
+    if not all(n in data.column_names and widens(data.schema.field(n).type, theirs[n]) for n in tracked.key):
+        return None
+    return pa.table([pc.cast(data.column(n), theirs[n]) for n in tracked.key], names=list(tracked.key))
 
 
 def digests(tracked: Tracked, columns: Sequence[str], values: Sequence[Position]) -> frozenset[bytes]:

@@ -109,6 +109,7 @@ class Copying:
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._inline: Iterator[Ready] | None = None
         self._left: set[str] = set()
+        self._limits: dict[str, int] = {}
         self._reading = 0
         self._joining, self._deciding = 0, threading.Lock()
         self._all_joined = threading.Event()
@@ -248,7 +249,6 @@ class Copying:
 
     def _all(self, connector: SourceConnector) -> Iterator[Ready]:
         known: set[str] = set()
-        limits: dict[str, int] = {}
         while (work := self._next_work()) is not None:
             tracked = work.page.tracked
             try:
@@ -257,17 +257,17 @@ class Copying:
                     with failing(tracked.name):
                         connector.horizon(tracked, work.memory)
                     known.add(tracked.name)
-                yield from self._span(connector, work, limits)
+                yield from self._span(connector, work)
             except Failed as failed:
                 if not failed.is_its_own:
                     raise
                 self.leave(tracked.name)
                 yield failed
 
-    def _span(self, connector: SourceConnector, work: Work, limits: dict[str, int]) -> Iterator[Chunk]:
+    def _span(self, connector: SourceConnector, work: Work) -> Iterator[Chunk]:
         """Yield the chunks of *work*; how large they have become by its end, the table's next span goes on with."""
         name, page = work.page.tracked.name, work.page
-        page = dataclasses.replace(page, limit=first(work, limits.get(name)))
+        page = dataclasses.replace(page, limit=first(work, self._limits.get(name)))
         after: Page | None = page
         while after is not None:
             page, began = after, self._clock.monotonic()
@@ -280,7 +280,7 @@ class Copying:
             if self._stop.is_set() or name in self._left:
                 return
             after = following(work, page, data, seconds)
-            limits[name] = page.limit if after is None else after.limit
+            self._limits[name] = page.limit if after is None else after.limit
 
     def _rows(self, connector: SourceConnector, work: Work, page: Page) -> tuple[pa.Table, int | None]:
         """Return *page*'s rows, and what the view in which they were read reaches."""

@@ -312,8 +312,7 @@ class Jobs:
 
     def _begin(self, connector: SourceConnector, tracked: Tracked, request: Request) -> Job | None:
         """Begin with *request*, in the view that *connector* holds; None if it has been cancelled."""
-        store, clock = self._sidecar.store, self._sidecar.clock
-        mark, now = store.watermark(tracked.name), clock.now()
+        mark, now = self._sidecar.store.watermark(tracked.name), self._sidecar.clock.now()
         settles = request.purge or request.kind == "quarantined"
         job = Job(request.id, mark.offset if mark else 0, now, version=tracked.backfill_version, settles=settles)
         if request.scope == ALL:
@@ -323,7 +322,8 @@ class Jobs:
             keys = () if is_small else connector.split(page, SPANS * readers)
             job = dataclasses.replace(job, spans=backfill.spans(keys), expected=expected)
         else:
-            job = dataclasses.replace(job, version=mark.version if mark else None)
+            expected = backfill.keys_asked_for(tracked, request.scope)
+            job = dataclasses.replace(job, version=mark.version if mark else None, expected=expected)
         if backfill.is_new(mark) and (mark is None or request.scope == ALL):
             mark = positioned(connector, tracked, mark or fresh_watermark(tracked), connector.horizon(tracked, None))
             if not tracked.consistent and request.scope == ALL:
@@ -346,14 +346,14 @@ class Jobs:
         assert mark is not None
         assert mark.job is not None
         job = mark.job
-        if request.kind == "quarantined" or request.scope == ALL:
-            # What could not be kept this time, either, is set aside anew.
-            quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         if request.purge:
             log, connector = self._sidecar.log(tracked.name), self._sidecar.connector
             mark = purge.unseen(
                 connector, tracked, log, store, mark, scope=request.scope, now=clock.now(), empty=request.empty
             )
+        if request.kind == "quarantined" or request.scope == ALL:
+            # What could not be kept this time, either, is set aside anew. After a purge, which may be refused.
+            quarantine.clear(self._sidecar.log(tracked.name), tracked.key, request.scope, job.began)
         self._wanted.save(tracked.name, backfill.ended(mark))
         faults.point("backfill-finished")
         ended = clock.now()

@@ -18,7 +18,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from sidecar import codec, faults
-from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, Refused, delivered, digests, parts
+from sidecar.backfill import ORIGIN, TOGETHER, WHOLE, Refused, as_today, delivered, digests, parts
 from sidecar.changelog import ChangeLog
 from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
@@ -180,14 +180,14 @@ def _newest(
     change_type = tracked.metadata_prefix + METADATA[0]
     for number, place in enumerate(places):
         data = place.read()
-        if data is None or not len(data):
+        if data is None or not len(data) or (held := as_today(tracked, data)) is None:
             continue
         all_there = change_type not in data.column_names  # a base's
         types = itertools.repeat(INSERT, len(data)) if all_there else data.column(change_type).to_pylist()
         since = place.offset > began
-        digests_ = deliveries.as_bytes(rows.keys_of(tracked, data))
-        keys = codec.rows(data, tracked.key) if since and place.polled else itertools.repeat((), len(data))
-        is_asked = itertools.repeat(True, len(data)) if asked is None else asked.of_rows(data)
+        digests_ = deliveries.as_bytes(rows.keys_of(tracked, held))
+        keys = codec.rows(held, tracked.key) if since and place.polled else itertools.repeat((), len(data))
+        is_asked = itertools.repeat(True, len(data)) if asked is None else asked.of_rows(held)
         for row, (digest, kind, key, is_wanted) in enumerate(zip(digests_, types, keys, is_asked, strict=True)):
             if not is_wanted or not counts(digest):
                 continue

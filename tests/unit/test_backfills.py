@@ -149,6 +149,17 @@ def test_a_backfill_that_is_cancelled_under_way_says_how_far_it_has_come(items: 
         assert (ended.state, ended.read, ended.written, ended.began is None) == ("cancelled", 3, 3, False)
 
 
+def test_of_keys_it_is_known_how_many_are_still_to_come(items: Project) -> None:
+    items.poll()
+    with sidecar.open(items.path) as sc:
+        sc.request_backfill("items", keys=[1, 3, 5, 7])
+        stop = threading.Event()
+        Runner(sc, stop=stop, on_step=lambda _: stop.set()).poll()
+        under_way = sc.backfills("items")[-1]
+        assert (under_way.state, under_way.read, under_way.expected) == ("running", 3, 4)
+        assert under_way.eta is not None
+
+
 def test_a_backfill_of_a_table_that_is_not_followed_any_more_can_be_cancelled(
     items: Project, sqlite_db: SQLiteFile
 ) -> None:
