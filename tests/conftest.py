@@ -68,7 +68,11 @@ def _in_memory(config: pytest.Config) -> Iterator[None]:
     if config.option.basetemp or not usable or shutil.disk_usage(MEMORY).free < ROOM:
         yield
         return
-    folder = Path(tempfile.mkdtemp(prefix="sidecar-tests-", dir=MEMORY))
+    for left in MEMORY.glob("sidecar-tests-*-*"):
+        # A run that was killed has not removed its own.
+        if not Path("/proc", left.name.split("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"sidecar-tests-{os.getpid()}-", dir=MEMORY))
     config.option.basetemp = str(folder / "tests")
     try:
         yield
