@@ -33,6 +33,23 @@ def test_a_key_that_stands_twice_is_named_though_a_page_ends_between(
         assert len(project.poll()["t"]) == 2, "two keys, of which none is lost"
 
 
+@pytest.mark.parametrize("page_size", [1, 2])
+@pytest.mark.parametrize("made", ["VIEW t AS SELECT * FROM raw", "TABLE t AS SELECT * FROM raw"])
+def test_two_texts_that_a_collation_takes_for_one_are_named_though_a_page_ends_between(
+    tmp_path: Path, pg_icu: Database, made: str, page_size: int
+) -> None:
+    s1 = pg_icu.connect()
+    make(s1, "CREATE COLLATION \"No Case\" (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    make(s1, 'CREATE TABLE raw (n int, k text COLLATE "No Case", updated_at timestamptz NOT NULL)')
+    make(s1, "INSERT INTO raw VALUES (1, 'a', '2024-05-01+00'), (1, 'A', '2024-05-01+00')", f"CREATE {made}")
+    project = Project(tmp_path, pg_icu.reader_url, {"t": {"primary_key": ["n", "k"], "page_size": page_size}})
+    if page_size == 1:
+        with pytest.raises(SettingsError, match=TWICE):
+            project.poll()
+    else:
+        assert len(project.poll()["t"]) == 2, "two keys, of which none is lost"
+
+
 @pytest.mark.parametrize("page_size", [1, 2, 3])
 @pytest.mark.parametrize(
     ("declared", "one", "other"),
