@@ -250,7 +250,7 @@ def test_times_that_no_type_holds_are_null_and_named_and_keep_their_place_in_the
     assert not row(rows, 2)[DELETED]
     messages = {r.getMessage() for r in caplog.records}
     for name, count in {"d": 3, "t0": 3, "updated_at": 4, "created_at": 1, "deleted_at": 1}.items():
-        assert any(f'"permits": column "{name}" holds {count} times' in m and "first key: id=" in m for m in messages)
+        assert any(f'"permits": column "{name}" holds {count} time' in m and "first key: id=" in m for m in messages)
 
 
 def test_a_scan_row_by_row_passes_infinities_and_bc(admin: Connection, connector: PostgresConnector) -> None:
