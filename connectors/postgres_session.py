@@ -99,7 +99,7 @@ class Session:
 
     @property
     def server(self) -> Server:
-        """The server that the connection reached; a new one may reach another, and so may a pooler behind the same one."""
+        """The server that the connection reached; a new one may reach another, and a pooler may have another by now."""
         _ = self.connection  # opened anew if it has broken, and asked
         assert self._server is not None, "whoever connects asks"
         return self._server
