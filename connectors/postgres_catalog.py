@@ -288,13 +288,14 @@ def is_filtered(session: Session, table: Table) -> bool:
     return bool(session.rows(_FILTERED, {"table": name}, table=table.name)[0][0])
 
 
-def loosely_collated(session: Session, table: Table) -> set[str]:
-    """Return the columns of *table* under a collation that takes texts of other characters for equal."""
+def loosely_collated(session: Session, table: Table) -> dict[str, str]:
+    """Return the columns of *table* under a collation that takes texts of other characters for equal, and that."""
     sql = (
-        "SELECT a.attname::text FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_collation AS c"
-        " ON c.oid = a.attcollation WHERE a.attrelid = %s AND a.attnum > 0 AND NOT c.collisdeterministic"
+        "SELECT a.attname::text, c.oid::pg_catalog.regcollation::text FROM pg_catalog.pg_attribute AS a"
+        " JOIN pg_catalog.pg_collation AS c ON c.oid = a.attcollation"
+        " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT c.collisdeterministic"
     )
-    return {name for (name,) in session.rows(sql, (_oid(session, table),), table=table.name)}
+    return dict(session.rows(sql, (_oid(session, table),), table=table.name))
 
 
 def is_subscribed(session: Session, table: Table) -> bool:

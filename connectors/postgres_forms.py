@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors import postgres_catalog as catalog
 from connectors import postgres_scope as scope
 from connectors import postgres_values as values_
 from connectors.postgres_query import Statements, column
@@ -20,7 +21,7 @@ from connectors.postgres_session import Session
 from connectors.postgres_types import Kind, choice, kind_of, wire
 from sidecar import codec
 from sidecar.errors import SettingsError
-from sidecar.model import Page, Pass, Position, Tracked
+from sidecar.model import Column, Page, Pass, Position, Scalar, Tracked
 
 _AT_ONCE = 1_000
 _TEXT_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+\.\d+')
@@ -60,8 +61,13 @@ def _read_back(reader: Reader, statements: Statements, keys: Sequence[Position])
 
 def are_one(session: Session, tracked: Tracked, one: Position, other: Position) -> bool:
     """Return whether the server takes the keys *one* and *other* for equal."""
-    columns = [column(tracked, name) for name in tracked.key]
-    both = (", ".join(scope.typed(c, v) for c, v in zip(columns, key, strict=True)) for key in (one, other))
+    columns, loose = [column(tracked, name) for name in tracked.key], catalog.loosely_collated(session, tracked.table)
+
+    def typed(of: Column, value: Scalar) -> str:
+        found = scope.typed(of, value)
+        return f"{found} COLLATE {loose[of.name]}" if of.name in loose else found
+
+    both = (", ".join(typed(c, v) for c, v in zip(columns, key, strict=True)) for key in (one, other))
     return bool(session.rows("SELECT ({}) = ({})".format(*both), table=tracked.name)[0][0])
 
 

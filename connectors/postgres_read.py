@@ -64,9 +64,20 @@ class _Run:
     ahead: pa.Table | None = None
     over: bool = False
     """Whether nothing follows what has been read."""
+    last: pa.Table | None = None
+    before: Position | None = None
+    """The last row that was given, and what it follows: of keys that may not be unique, a page looks one row further,
+    and the next one begins with that row."""
 
     def goes_on(self, view: View, page: Page) -> bool:
-        return view is self.view and page.after == self.after and _any_page(page) == self.page
+        is_next = page.after == self.after or (self.last is not None and page.after == self.before)
+        return view is self.view and is_next and _any_page(page) == self.page
+
+    def back_to(self, after: Position | None) -> None:
+        """Stand behind *after*, from where the run goes on."""
+        if after != self.after:
+            assert self.last is not None
+            self.ahead, self.after = pa.concat_tables([self.last, self.ahead]) if self.ahead else self.last, after
 
     def lacks(self, limit: int) -> bool:
         """Return whether more must be read for a page of *limit* rows: pages may grow from one to the next."""
@@ -89,6 +100,10 @@ class _Run:
         if len(found):
             self.after = self._position(found)
             self.width = max(1, found.nbytes // len(found))
+        self.before = self.last = None
+        if len(found) > 1 and not self.page.tracked.key_is_unique:
+            # Taken, not sliced, which would keep the whole page.
+            self.before, self.last = self._position(found.slice(0, len(found) - 1)), found.take([len(found) - 1])
         return found
 
     def _position(self, rows: pa.Table) -> Position:
@@ -131,9 +146,10 @@ class Reader:
         with self._session.snapshot(tracked.name) as view:
             run, self._run = self._run, None
             if run is None or not run.goes_on(view, page):
-                run = _Run(view, _any_page(page))
+                run = _Run(view, _any_page(page), after=page.after)
                 self._files.look(page, view)
                 self._check(page)
+            run.back_to(page.after)
             if run.lacks(page.limit):
                 self._read_on(run, page)
             found = run.take(page.limit)
@@ -143,6 +159,9 @@ class Reader:
 
     def _read_on(self, run: _Run, page: Page) -> None:
         """Read what *page* lacks, and more where more is expected."""
+        if not page.tracked.key_is_unique:
+            # Behind the last row that is held, its key would not come a second time.
+            run.ahead = None
         rows, asked = self._following(run, page)
         if run.ahead and run.ahead.schema != rows.schema:
             # What is there was read before times were met that take more care.

@@ -99,7 +99,7 @@ class Session:
 
     @property
     def server(self) -> Server:
-        """The server that the connection reached; no connection outlives it. A new connection may reach another one."""
+        """The server that the connection reached; a new one may reach another, and a pooler may have another by now."""
         _ = self.connection  # opened anew if it has broken, and asked
         assert self._server is not None, "whoever connects asks"
         return self._server
@@ -287,6 +287,9 @@ class Session:
             return take()
 
     def _view(self) -> View:
+        if self._connection is not None and self._name is None:
+            # What a pooler has behind it may have crashed, or be another server since.
+            self._server = server(self.connection)
         found = take(self.connection, self.server, self.own_pins(), _OWN)
         if found is None:
             # Promoted while the connection was held: it is another server now.

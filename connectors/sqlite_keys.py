@@ -55,10 +55,19 @@ def are_one(connection: sqlite3.Connection, tracked: Tracked, one: Position, oth
     parameters: list[Scalar] = []
     for name, *values in zip(tracked.key, one, other, strict=True):
         counts = types.keeps_numbers(_declared(tracked, name))
-        parameters += [types.number(v) if counts and isinstance(v, str) else v for v in values]
+        both = [types.number(v) if counts and isinstance(v, str) else v for v in values]
+        # To ask may take a scan of the table, and most keys that stand side by side are not alike.
+        if len({*map(_alike, both)}) > 1:
+            return False
+        parameters += both
     same = " AND ".join(f"{column(tracked, name)} = ? AND {column(tracked, name)} = ?" for name in tracked.key)
     sql = f"SELECT 1 FROM {quoted(tracked.name)} WHERE {same} LIMIT 1"
     return connection.execute(sql, parameters).fetchone() is not None
+
+
+def _alike(value: Scalar) -> Scalar:
+    """Return what is equal for all that SQLite may take for one, by whichever collation of its own."""
+    return value.rstrip(" ").lower() if isinstance(value, str) else value
 
 
 def refuse_hidden_nulls(connection: sqlite3.Connection, page: Page, until: Position | None) -> None:

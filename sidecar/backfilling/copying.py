@@ -141,13 +141,16 @@ class Copying:
             self._inline = self._all(self.lead)
             return
         count = min(self._readers if self._name is not None else 1, len(works))
-        self._connectors = [self.lead]
-        for _ in range(count - 1):
+        # What was begun before is over, and has left its connections.
+        self._connectors = self._connectors or [self.lead]
+        for _ in range(count - len(self._connectors)):
             other = self._connect()
             self._stack.callback(other.close)
             self._connectors.append(other)
         self._joining = count
-        self._start([functools.partial(self._local, c, number > 0) for number, c in enumerate(self._connectors)])
+        self._all_joined.clear()
+        readers = enumerate(self._connectors[:count])
+        self._start([functools.partial(self._local, connector, number > 0) for number, connector in readers])
 
     def leave(self, table: str) -> None:
         """Read no more of *table*, and go on with the others; some of its chunks may still come."""

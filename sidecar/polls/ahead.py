@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sidecar.connector import SourceConnector
-from sidecar.errors import SidecarError
 from sidecar.model import Page
 from sidecar.polls import twins
 
@@ -79,7 +78,8 @@ class Reader:
         found: Future[pa.Table] = Future()
         try:
             found.set_result(twins.read(self._connector, page))
-        except SidecarError as error:
+        except Exception as error:
+            # Whatever it is, of a connector of somebody's own: the page before is none the worse for it.
             found.set_exception(error)
         is_empty = found.exception() is None and not len(found.result())
         self._ahead = None if is_empty else (page, found)

@@ -71,19 +71,23 @@ def still_out(log: ChangeLog, aside: Rows | None, mark: Watermark) -> Rows | Non
     """
     if aside is None or mark.shape == shape(aside.data):
         return aside
+    # Once a load of the whole table is over, what was set aside before it is no more (`clear`).
+    after = mark.job.began if mark.job is not None and mark.job.closed is not None else 0
     met = [(bad, _key_of(bad.row, aside.tracked.key)) for bad in _bad(aside)]
-    held = _newest(log, aside.tracked.key, {key for _, key in met}, mark.offset)
+    held = _newest(log, aside.tracked.key, {key for _, key in met}, after, mark.offset)
     is_held = [key in held and _is_same(held[key], bad.row) for bad, key in met]
     return None if all(is_held) else aside.take(~np.array(is_held, dtype=bool))
 
 
-def _newest(log: ChangeLog, key: Sequence[str], wanted: Set[Position], last: int) -> dict[Position, Mapping[str, Any]]:
-    """Return, by key, the newest of the rows with a *wanted* key that have been set aside up to segment *last*: what is
-    written beyond may be of a segment that never was.
+def _newest(
+    log: ChangeLog, key: Sequence[str], wanted: Set[Position], after: int, last: int
+) -> dict[Position, Mapping[str, Any]]:
+    """Return, by key, the newest of the rows with a *wanted* key that have been set aside after segment *after*, up to
+    *last*: what is written beyond may be of a segment that never was.
     """
     found: dict[Position, Mapping[str, Any]] = {}
     for path in sorted(folder(log).glob("*.jsonl")):
-        if not path.stem.isdigit() or int(path.stem) > last:
+        if not path.stem.isdigit() or not after < int(path.stem) <= last:
             continue
         with path.open(encoding="utf-8") as file:
             for row in (json.loads(line)["row"] for line in file):

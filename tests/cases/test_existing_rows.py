@@ -19,6 +19,7 @@ from sidecar.connector import SourceConnector
 from sidecar.errors import SettingsError
 from sidecar.model import Scope, Strain
 from sidecar.poll import poll
+from sidecar.polls import quarantine
 from sidecar.runner import Runner
 from tests.conftest import SQLiteFile
 
@@ -177,6 +178,27 @@ def test_only_rows_that_are_read_again_are_set_aside_no_more(sqlite_db: SQLiteFi
         runner.run(once=True, interval=0.0)
         assert {s.table: s.quarantined for s in opened.status()} == {"q": 1}
         assert {(r["id"], r["n"]) for r in log(opened, "q")} == {(1, 1)}
+
+
+def test_a_row_stays_set_aside_where_polls_meet_it_before_a_new_load_is_over(
+    sqlite_db: SQLiteFile, tmp_path: Path
+) -> None:
+    sqlite_db.connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER, updated_at TEXT NOT NULL)")
+    rows = [(1, 1, OLD), (2, "bad", OLD), (3, 3, OLD), (4, "bad", now()), (5, 5, now())]
+    sqlite_db.connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    more = '[tables.t]\nchunk_size = 2\non_bad_value = "quarantine"\nlookback = "1h"\n'
+    with project(sqlite_db, tmp_path, more) as opened:
+        opened.poll()
+        opened.reset_watermark("t")
+        runner = Runner(opened)
+        work = runner._jobs.work(None)
+        next(work)
+        runner.catch_up(opened.tracked["t"])
+        list(work)
+        runner._jobs.close()
+        runner.catch_up(opened.tracked["t"])
+        assert sorted(quarantine.keys(opened.log("t"), ["id"])) == [(2,), (4,)]
+        assert sorted(r["id"] for r in log(opened)) == [1, 1, 3, 3, 5, 5]
 
 
 def test_polls_of_a_consistent_table_have_their_turn_between_two_phases(sqlite_db: SQLiteFile, tmp_path: Path) -> None:

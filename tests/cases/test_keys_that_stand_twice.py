@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from connectors.postgres_query import Statements
+from connectors.postgres_read import Reader
 from sidecar.errors import SettingsError
 from tests.cases.harness import Project, sqlite_file
 from tests.servers import Database, make
@@ -27,6 +30,23 @@ def test_a_key_that_stands_twice_is_named_though_a_page_ends_between(
     tables = {"t": {"primary_key": ["k"], "page_size": page_size}}
     project = Project(tmp_path, pg.reader_url, tables)
     if page_size == 1 or one == other:
+        with pytest.raises(SettingsError, match=TWICE):
+            project.poll()
+    else:
+        assert len(project.poll()["t"]) == 2, "two keys, of which none is lost"
+
+
+@pytest.mark.parametrize("page_size", [1, 2])
+@pytest.mark.parametrize("made", ["VIEW t AS SELECT * FROM raw", "TABLE t AS SELECT * FROM raw"])
+def test_two_texts_that_a_collation_takes_for_one_are_named_though_a_page_ends_between(
+    tmp_path: Path, pg_icu: Database, made: str, page_size: int
+) -> None:
+    s1 = pg_icu.connect()
+    make(s1, "CREATE COLLATION \"No Case\" (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    make(s1, 'CREATE TABLE raw (n int, k text COLLATE "No Case", updated_at timestamptz NOT NULL)')
+    make(s1, "INSERT INTO raw VALUES (1, 'a', '2024-05-01+00'), (1, 'A', '2024-05-01+00')", f"CREATE {made}")
+    project = Project(tmp_path, pg_icu.reader_url, {"t": {"primary_key": ["n", "k"], "page_size": page_size}})
+    if page_size == 1:
         with pytest.raises(SettingsError, match=TWICE):
             project.poll()
     else:
@@ -90,3 +110,30 @@ def test_two_rows_of_one_key_are_named_wherever_a_page_ends(
         file.executescript(insert)
     with pytest.raises(SettingsError, match=r'table "loose": 1 key stands more than once \(first: k=\'b\'\)'):
         project.poll()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_large_reads_go_on_where_a_page_looks_one_row_further(
+    tmp_path: Path, pg: Database, monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
+    s1 = pg.connect()
+    make(s1, "CREATE TABLE raw (k int, updated_at timestamptz NOT NULL)", "CREATE VIEW t AS SELECT * FROM raw")
+    make(s1, "INSERT INTO raw SELECT n, '2024-05-01+00' FROM generate_series(1, 40000) AS n")
+    read, bulk = list[int](), Reader.bulk
+
+    def counted(reader: Reader, statements: Statements) -> pa.Table | None:
+        found = bulk(reader, statements)
+        read.append(0 if found is None else len(found))
+        return found
+
+    monkeypatch.setattr(Reader, "bulk", counted)
+    project = Project(tmp_path, pg.reader_url, {"t": {"primary_key": ["k"], "page_size": 5000}})
+    if twice:
+        # Pages of 100, 1,600, and then 5,000 rows: the fifth ends here.
+        make(s1, "INSERT INTO raw VALUES (16700, '2024-05-01+00')")
+        with pytest.raises(SettingsError, match=TWICE):
+            project.poll()
+    else:
+        assert [row["k"] for row in project.poll()["t"]] == list(range(1, 40001))
+    assert len(read) < 3, "several pages at once"
+    assert sum(read) > 20_000

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import sidecar
+from sidecar import backfill
+from sidecar.backfilling.jobs import Jobs
 from sidecar.clock import FakeClock, SystemClock
+from sidecar.connector import SourceConnector
 from sidecar.errors import SourceUnavailable
 from tests.cases.harness import Project, wait_for
 from tests.servers import Database, make
@@ -75,3 +78,28 @@ def test_who_alters_a_table_that_is_being_copied_goes_first(pg: Database, tmp_pa
     project.write(backfill={})
     project.poll()
     assert sorted(row["id"] for row in project.rows("t")) == list(range(1, 3001))
+
+
+def test_the_parts_of_two_scopes_are_read_by_the_connections_that_there_are(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, tables = pg.connect(), ("a", "b")
+    for table in tables:
+        make(owner, f"CREATE TABLE {table} (id int PRIMARY KEY, updated_at timestamptz NOT NULL DEFAULT now())")
+        make(owner, f"INSERT INTO {table} SELECT generate_series(1, 10)")
+    project = Project(tmp_path, pg.reader_url, {table: {} for table in tables})
+    project.poll()
+    monkeypatch.setattr(backfill, "TOGETHER", 1)
+    made, connect = list[SourceConnector](), Jobs._connect
+
+    def counted(jobs: Jobs) -> SourceConnector:
+        made.append(connect(jobs))
+        return made[-1]
+
+    monkeypatch.setattr(Jobs, "_connect", counted)
+    with sidecar.open(project.path) as opened:
+        for table in tables:
+            opened.request_backfill(table, keys=range(1, 11))
+        opened.poll()
+    assert [sorted(row["id"] for row in project.rows(table)) for table in tables] == [sorted([*range(1, 11)] * 2)] * 2
+    assert len(made) == 2, "one holds the view, one reads besides"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import struct
 import threading
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from connectors import postgres_session
 from connectors.postgres import PostgresConnector
 from connectors.postgres_session import _OWN
+from connectors.postgres_view import server
 from sidecar.connector import Source
 from sidecar.testing.contract import scan, tracked, values
 from tests.servers import Database
@@ -119,3 +122,19 @@ def test_a_database_is_the_same_by_the_name_that_a_pooler_has_for_it(pg: Databas
         assert behind.identity() == pg.dbname
     finally:
         behind.close()
+
+
+def test_a_server_that_takes_over_behind_a_pooler_is_noticed_though_the_connection_stays(
+    pg: Database, pooled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pg.connect().execute("CREATE TABLE t (id int PRIMARY KEY, updated_at timestamptz NOT NULL)")
+    connector = PostgresConnector(Source(pooled))
+    followed = tracked(connector, "t")
+    with connector.snapshot():
+        before = connector.horizon(followed, None)
+    monkeypatch.setattr(postgres_session, "server", lambda held: dataclasses.replace(server(held), identity="other/1"))
+    with connector.snapshot():
+        after = connector.horizon(followed, before.memory)
+    connector.close()
+    assert before.era != after.era
+    assert after.covers is None, "its positions say nothing of those before"

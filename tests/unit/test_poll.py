@@ -78,8 +78,14 @@ def test_passes_without_rows_share_the_write_of_the_one_before(lists: Lists, clo
     assert found.watermark == store.watermark("t")
 
 
+@pytest.mark.parametrize("error", [SourceUnavailable("out of reach"), KeyError("of a connector of one's own")])
 def test_a_pass_that_cannot_be_read_takes_nothing_from_the_one_before(
-    lists: Lists, clock: FakeClock, log: ChangeLog, store: MemoryWatermarkStore, monkeypatch: pytest.MonkeyPatch
+    lists: Lists,
+    clock: FakeClock,
+    log: ChangeLog,
+    store: MemoryWatermarkStore,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     rows_, connector = lists.table("t", rows=at(clock, 1, 2)), opened(clock)
     tracked = followed(connector, "t")
@@ -94,14 +100,14 @@ def test_a_pass_that_cannot_be_read_takes_nothing_from_the_one_before(
         asked.append(page.scan.name)
         # The first time, for the greatest value that there is.
         if asked.count("deleted") > 1:
-            raise SourceUnavailable("out of reach")
+            raise error
         return read(page)
 
     with monkeypatch.context() as patched:
         patched.setattr(connector, "read", broken)
         steps = poll(connector, tracked, log, store)
         assert next(steps).rows_written == 1
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(type(error)):
             next(steps)
     assert [r["id"] for r in log.rows(1)] == [3]
     assert [(r["id"], r["_change_type"]) for r in drain(connector, tracked, log, store)] == [(1, "delete")]
