@@ -34,7 +34,11 @@ _FEW = 16
 
 def digests(columns: Sequence[pa.ChunkedArray], count: int) -> Keys:
     """Return a digest of each of the *count* rows of *columns*, as two integers."""
-    found = _few(columns) if count <= _FEW else _many(columns, count)
+    try:
+        found = _few(columns) if count <= _FEW else _many(columns, count)
+    except UnicodeDecodeError:
+        # Bytes in a column of texts, which Arrow takes as they are.
+        found = _many(columns, count)
     return np.frombuffer(b"".join(found), "<i8").reshape(count, 2).T.astype(np.int64)
 
 

@@ -23,8 +23,8 @@ def read(connector: SourceConnector, page: Page) -> pa.Table:
     if tracked.key_is_unique:
         return connector.read(page)
     data = connector.read(dataclasses.replace(page, limit=page.limit + 1))
-    if not len(data):
-        return data
+    if any(data.column(name).null_count for name in tracked.key) or not len(data):
+        return data.slice(0, page.limit)  # a NULL is refused by whoever takes the page
     counts = data.group_by(list(tracked.key)).aggregate([([], "count_all")])
     twice = counts.filter(pc.greater(counts.column("count_all"), 1))
     if len(twice):
