@@ -119,6 +119,9 @@ _SERVER = (
     " FROM pg_catalog.pg_control_system(), pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery()"
 )
 
+# Some of those who offer PostgreSQL write no WAL of their own, or count nothing.
+_UNTOLD = (psycopg.errors.InsufficientPrivilege, psycopg.NotSupportedError, psycopg.errors.UndefinedFunction)
+
 _POSITION = (
     f"SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN {_REPLAYED_TO}::text"
     f" ELSE pg_catalog.concat({_WRITTEN}, {_LASTING}) END"
@@ -188,14 +191,16 @@ def server(connection: Connection) -> Server:
         row = connection.execute("SELECT '', pg_catalog.pg_is_in_recovery()").fetchone()
     select, since_crash, since_start = _STATE
     since = since_crash if connection.info.server_version >= 150000 else since_start
-    state = connection.execute(select.format(since)).fetchone()
+    try:
+        state = connection.execute(select.format(since)).fetchone()
+    except _UNTOLD:
+        state = connection.execute(select.format(since_start)).fetchone()
     assert row is not None
     assert state is not None
     (identity, standby), (sees, crash) = row, state
     try:
         tells = connection.execute(_POSITION).fetchone() is not None
-    except (psycopg.errors.InsufficientPrivilege, psycopg.NotSupportedError, psycopg.errors.UndefinedFunction):
-        # Some of those who offer PostgreSQL write no WAL of their own.
+    except _UNTOLD:
         tells = False
     return Server(identity, standby, sees and not standby, tells, crash)
 

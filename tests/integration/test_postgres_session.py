@@ -7,6 +7,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from sidecar.clock import SystemClock
 from sidecar.connector import Source
 from sidecar.errors import SettingsError, SidecarError, SourceUnavailable
 from sidecar.model import Page
-from sidecar.testing.contract import scan, tracked, values
+from sidecar.testing.contract import Follower, scan, tracked, values
 from tests.cases.harness import wait_for
 from tests.servers import Database, free_port
 
@@ -288,4 +289,21 @@ def test_what_is_known_of_a_server_is_asked_again_of_the_one_that_takes_over(pg:
     session._server = Server("elsewhere", standby=True, sees_sessions=True)
     session.connection.close()
     assert session.server == known
+    connector.close()
+
+
+def test_a_server_that_tells_nothing_of_its_wal_its_crashes_and_itself_is_polled_all_the_same(
+    pg: Database, admin: Connection, tmp_path: Path
+) -> None:
+    """Providers take such functions from everybody, or have none."""
+    for function in ("pg_current_wal_insert_lsn", "pg_stat_get_bgwriter_stat_reset_time", "pg_control_system"):
+        admin.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{function}() FROM PUBLIC".encode())
+    connector = PostgresConnector(Source(pg.reader_url))
+    server = connector._session.server
+    assert (server.tells_positions, server.identity, server.crash != "") == (False, "", True)
+    follower = Follower(connector, tracked(connector, "t"), tmp_path)
+    assert [row["id"] for row in follower.poll()] == [1, 2]
+    admin.execute("UPDATE t SET updated_at = now() WHERE id = 2")
+    assert [row["id"] for row in follower.poll()] == [2]
+    assert follower.poll() == []
     connector.close()
