@@ -15,7 +15,7 @@ from pathlib import Path
 from sidecar.errors import StateDamaged
 from sidecar.state import MemoryWatermarkStore, RocksDBWatermarkStore, WatermarkStore
 
-ATTEMPTS = 10
+ATTEMPTS = 50
 """How often a database is opened whose files come and go meanwhile; each time takes some milliseconds."""
 
 _NEEDED = ("CURRENT", "MANIFEST-", "IDENTITY")

@@ -130,8 +130,8 @@ def test_what_cannot_be_asked_is_said_before_a_row_is_read(
         ({"numeric": {"amount": "decimal(5,1)"}}, "amount = 1e9", r'"amount" \(numeric\) holds 1000000000, .*id=1'),
         ({"numeric": {"amount": "double"}}, "amount = 1e400", r'"amount" \(numeric\) holds 1000.*401 characters.*id=1'),
         ({}, "neat = 'NaN'", r'"neat" \(numeric\(12,2\)\) holds NaN or infinity, .* \(key: id=1\)'),
-        ({}, "due = 'infinity'", r'"due" \(date\) holds 1 times .*infinite or outside the years.* \(key: id=1\)'),
-        ({}, "seen = '0044-03-15 BC'", r'"seen" \(timestamp with time zone\) holds 1 times .* \(key: id=1\)'),
+        ({}, "due = 'infinity'", r'"due" \(date\) holds 1 time .*infinite or outside the years.* \(key: id=1\)'),
+        ({}, "seen = '0044-03-15 BC'", r'"seen" \(timestamp with time zone\) holds 1 time .* \(key: id=1\)'),
         ({}, "tags = '{{a}}'", r'"tags" \(text\[\]\) holds an array of 2 dimensions.*arrays = \{ tags = "string" \}'),
         ({}, "tags = '[5:5]={a}'", r'"tags" \(text\[\]\) holds an array that counts from another number than 1'),
         (
