@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sidecar
-from tests.cases.test_existing_rows import now
+from tests.cases.filled import now
 from tests.conftest import SQLiteFile
 from tests.servers import Database
 

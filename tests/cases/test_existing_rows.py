@@ -8,52 +8,15 @@ from typing import Any
 
 import pytest
 
-import sidecar
 from connectors.sqlite import SQLiteConnector
-from sidecar import Sidecar
-from sidecar.backfilling import requests
 from sidecar.backfilling.jobs import Jobs
 from sidecar.backfilling.requests import Requests
-from sidecar.clock import SystemClock, iso
-from sidecar.connector import SourceConnector
-from sidecar.errors import SettingsError
 from sidecar.model import Scope, Strain
 from sidecar.poll import poll
 from sidecar.polls import quarantine
 from sidecar.runner import Runner
+from tests.cases.filled import OLD, filled, log, now, project, versions
 from tests.conftest import SQLiteFile
-
-Row = dict[str, Any]
-
-TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL)"
-OLD, LATER = "2024-05-01T10:00:00.000000Z", "2024-06-01T10:00:00.000000Z"
-
-
-def now() -> str:
-    return iso(SystemClock().now())
-
-
-def project(db: SQLiteFile, folder: Path, more: str = "[tables.t]\n") -> Sidecar:
-    (folder / "sidecar.toml").write_text(f'[source]\nurl = "{db.url}"\n[state]\npath = "state"\n{more}')
-    return sidecar.open(folder / "sidecar.toml")
-
-
-def filled(db: SQLiteFile, count: int, table: str = "t", at: str = OLD) -> None:
-    """Make a table of *count* rows, the last of them younger by far: polls begin above all others."""
-    db.connection.execute(TABLE.replace("TABLE t ", f"TABLE {table} "))
-    db.connection.executemany(
-        f"INSERT INTO {table} VALUES (?, 'first', ?, ?)", [(n, at, at) for n in range(1, count + 1)]
-    )
-    later = max(at, LATER)
-    db.connection.execute(f"UPDATE {table} SET created_at = ?, updated_at = ? WHERE id = ?", (later, later, count))
-
-
-def log(opened: Sidecar, table: str = "t") -> list[Row]:
-    return list(opened.log(table).rows())
-
-
-def versions(opened: Sidecar, key: int, table: str = "t") -> list[Any]:
-    return [r["v"] for r in log(opened, table) if r["id"] == key]
 
 
 def test_a_chunk_gives_way_to_what_the_first_poll_has_delivered_since_it_was_read(
@@ -282,44 +245,6 @@ def test_a_row_that_comes_back_as_it_was_before_a_purge_comes_again(sqlite_db: S
         assert [r["_change_type"] for r in log(opened) if r["id"] == 3] == ["insert", "delete", "insert"]
 
 
-@pytest.mark.parametrize(
-    ("declared", "one", "two"),
-    [
-        ("DATE", "2024-05-01", "2024-05-02"),
-        ("DATETIME", "2024-05-01 10:00:00", "2024-05-02 10:00:00"),
-        ("DECIMAL(10,2)", 1.5, 2.5),
-        ("TEXT", "a", "b"),
-        ("BLOB", b"a", b"b"),
-        ("BOOLEAN", 0, 1),
-    ],
-)
-def test_single_keys_of_any_type_can_be_purged(
-    sqlite_db: SQLiteFile, tmp_path: Path, declared: str, one: Any, two: Any
-) -> None:
-    sqlite_db.connection.execute(f"CREATE TABLE k (k {declared} PRIMARY KEY NOT NULL, updated_at TEXT NOT NULL)")
-    sqlite_db.connection.executemany("INSERT INTO k VALUES (?, ?)", [(one, OLD), (two, OLD)])
-    with project(sqlite_db, tmp_path, "[tables.k]\n") as opened:
-        opened.poll()
-        held = [r["k"] for r in log(opened, "k")]
-        sqlite_db.connection.execute("DELETE FROM k WHERE k = ?", (two,))
-        opened.request_backfill("k", keys=[[key] for key in held], purge=True)
-        opened.poll()
-        found = [r["k"] for r in log(opened, "k") if r["_change_type"] == "delete"]
-        assert found == [held[1]]
-
-
-def test_a_key_of_bytes_is_asked_for_by_its_digits(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
-    sqlite_db.connection.execute("CREATE TABLE k (k BLOB PRIMARY KEY NOT NULL, updated_at TEXT NOT NULL)")
-    sqlite_db.connection.executemany("INSERT INTO k VALUES (?, ?)", [(k, OLD) for k in (b"", b"\0\xff", b"abc")])
-    with project(sqlite_db, tmp_path, "[tables.k]\n") as opened:
-        opened.poll()
-        opened.request_backfill("k", keys=["\\x00ff", "\\x", "abc"])
-        opened.poll()
-        assert [r["k"] for r in log(opened, "k")][3:] == [b"", b"\0\xff", b"abc"]
-        with pytest.raises(SettingsError, match="no value of its key column"):
-            opened.request_backfill("k", keys=["\\x0"])
-
-
 def test_each_refresh_by_the_same_parent_is_asked_for(sqlite_db: SQLiteFile, tmp_path: Path) -> None:
     sqlite_db.connection.execute("CREATE TABLE p (id INTEGER PRIMARY KEY, v TEXT, updated_at TEXT NOT NULL)")
     sqlite_db.connection.execute(
@@ -416,45 +341,3 @@ def test_a_consistent_copy_goes_on_where_the_folder_of_requests_is_lost(sqlite_d
         shutil.rmtree(tmp_path / "state" / "backfills")
         opened.run(once=True)
         assert sorted(r["id"] for r in log(opened)) == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_request_of_many_keys_is_read_once(
-    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(sqlite_db, 10)
-    read: list[Path] = []
-    load = requests._load
-
-    def counted(path: Path) -> requests.Request:
-        read.append(path)
-        return load(path)
-
-    monkeypatch.setattr(requests, "_load", counted)
-    with project(sqlite_db, tmp_path) as opened:
-        opened.poll()
-        opened.request_backfill("t", keys=[[n] for n in range(5_000)])
-        read.clear()
-        opened.poll()
-        assert [r["id"] for r in log(opened)] == [*range(1, 11), *range(1, 11)]
-        assert len(read) == 1
-
-
-def test_keys_that_are_asked_for_in_parts_are_read_in_one_view(
-    sqlite_db: SQLiteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(sqlite_db, 10)
-    with project(sqlite_db, tmp_path) as opened:
-        opened.poll()
-        opened.request_backfill("t", keys=[[n] for n in range(5_000)], purge=True)
-        views, connect = list[SourceConnector](), Jobs._connect
-
-        def counted(jobs: Jobs) -> SourceConnector:
-            views.append(connect(jobs))
-            return views[-1]
-
-        monkeypatch.setattr(Jobs, "_connect", counted)
-        sqlite_db.connection.execute("DELETE FROM t WHERE id = 7")
-        opened.poll()
-        found = [(r["_change_type"], r["id"]) for r in log(opened)[10:]]
-        assert found == [*(("insert", n) for n in range(1, 11) if n != 7), ("delete", 7)]
-        assert len(views) == 1

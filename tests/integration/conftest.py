@@ -1,4 +1,4 @@
-"""What the tests of PostgreSQL as a source share: one who writes, and a connector that may only read."""
+"""What the tests of sources share: of PostgreSQL, a writer, and a connector that may only read; of SQLite, another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import psycopg
 import pytest
 
 from connectors.postgres import PostgresConnector
+from connectors.sqlite import SQLiteConnector
+from sidecar.clock import FakeClock
 from sidecar.connector import Source
+from tests.conftest import SQLiteFile
 from tests.servers import Database
 
 
@@ -25,3 +28,11 @@ def connector(pg: Database) -> Iterator[PostgresConnector]:
     found = PostgresConnector(Source(pg.reader_url))
     yield found
     found.close()
+
+
+@pytest.fixture
+def source(sqlite_db: SQLiteFile, clock: FakeClock) -> Iterator[SQLiteConnector]:
+    """A connector for the test's SQLite file, by a clock that stands still."""
+    connector = SQLiteConnector(Source(sqlite_db.url, clock=clock))
+    yield connector
+    connector.close()

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from connectors.sqlite import SQLiteConnector
-from sidecar.clock import FakeClock
-from sidecar.connector import Source
 from sidecar.testing.contract import tracked
 from tests.conftest import SQLiteFile
-
-
-@pytest.fixture
-def source(sqlite_db: SQLiteFile, clock: FakeClock) -> Iterator[SQLiteConnector]:
-    connector = SQLiteConnector(Source(sqlite_db.url, clock=clock))
-    yield connector
-    connector.close()
 
 
 def test_check_names_what_is_missing_and_how_to_mend_it(sqlite_db: SQLiteFile, source: SQLiteConnector) -> None:
